@@ -1,0 +1,481 @@
+"""Save, load, run: a training run that is resumed to the last bit.
+
+The promise: a run interrupted at any step, any number of times, in any way, ends with `last.json`
+and `best.json` byte for byte as the run that never stopped would have left them. Three parts:
+
+    the file    `save` replaces a checkpoint in one step or not at all; `load` refuses whatever
+                is not exactly what `save` wrote, for the same config and the same inputs
+    the state   `state_to_body` and `state_from_body`: every field of `train.State`, as JSON and
+                back (`verify.py` refuses a body that could not be continued exactly)
+    the run     `run`: the loop of `train.train`, with a save after every evaluation
+
+A digest finds accidents. It is no signature: whoever can write the file can recompute it.
+"""
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Tuple, Union
+
+from bpe import Tokenizer
+from model import Params
+from train import (
+    Config,
+    DevHistory,
+    State,
+    check_config,
+    encode_all,
+    evaluate,
+    is_due,
+    new_state,
+    split_stories,
+    train_step,
+)
+from verify import CheckpointError as CheckpointError
+from verify import check_body
+
+try:
+    import fcntl
+except ImportError:                     # Windows
+    fcntl = None  # type: ignore[assignment]
+
+Body = Dict[str, Any]
+FilePath = Union[str, "os.PathLike[str]"]
+FORMAT_VERSION = 1
+SOURCES = ("portable.py", "model.py", "train.py", "bpe.py", "checkpoint.py")
+HERE = Path(__file__).resolve().parent
+NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF} | ({errno.EACCES} if os.name == "nt" else set())
+TEMPORARY = re.compile(r"\.(last|best|step-\d{6,})\.json\.[0-9a-f]{8}\.tmp")
+KEPT = re.compile(r"step-(\d{6,})\.json")
+
+
+# ---------------------------------------------------------------------------- the file: writing
+
+def sync_folder(folder: FilePath) -> None:
+    """Make a rename in `folder` durable, where the system can do that for a folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in NOT_SUPPORTED:    # a network drive that cannot is no failure; EIO is
+            raise
+
+
+def _write_and_sync(path: str, data: bytes) -> None:
+    """A new file holding `data`, on the disk when this returns; its permissions follow the umask."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest):]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(temporary: str, path: str) -> None:
+    """`os.replace`, again for half a second where a reader's open handle forbids it (Windows)."""
+    tries = 10 if os.name == "nt" else 1
+    for left in reversed(range(tries)):
+        try:
+            os.replace(temporary, path)
+            break
+        except PermissionError:
+            if not left:
+                raise
+            time.sleep(0.05)
+
+
+def write_atomically(path: FilePath, data: bytes) -> None:
+    """Put `data` at `path` so that at every moment the old file or the whole new one is there.
+
+    OSError that names `path`: before the replace the old file stays and no temporary; only if
+    syncing the folder fails is the new file there, but not yet sure to survive a power cut.
+    """
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
+    try:
+        try:
+            _write_and_sync(temporary, data)
+            _replace(temporary, target)
+        except BaseException:           # KeyboardInterrupt too must leave no temporary
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        sync_folder(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
+
+
+def _not_json(value: Any, place: str) -> Optional[str]:
+    """A sentence on the first entry of `value` that JSON would change or refuse, or None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{place} is {value}, not a finite number"
+    children: Iterable[Tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                return f"{place} has the key {key!r}; keys must be strings"
+        children = value.items()
+    elif isinstance(value, (list, tuple)):
+        children = enumerate(value)
+    problems = (_not_json(child, f"{place}[{key!r}]") for key, child in children)
+    return next((problem for problem in problems if problem), None)
+
+
+def _has_odd_key(value: Any) -> bool:
+    """Whether a dict anywhere in `value` has a key that JSON would turn into a string."""
+    if isinstance(value, dict):
+        return not all(isinstance(key, str) for key in value) or any(map(_has_odd_key, value.values()))
+    return isinstance(value, (list, tuple)) and any(
+        _has_odd_key(item) for item in value if isinstance(item, (dict, list, tuple)))
+
+
+def canonical(value: Any) -> str:
+    """The text that digests are taken of. ValueError if a float is not finite."""
+    return json.dumps(value, sort_keys=True, allow_nan=False)
+
+
+def sha256(text: str) -> str:
+    """The digest of `text` in UTF-8, in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def serialise(body: Body) -> bytes:
+    """The bytes of a checkpoint: `body` with format_version and sha256. ValueError names a bad entry."""
+    whole = {**body, "format_version": FORMAT_VERSION}
+    whole.pop("sha256", None)
+    try:
+        if _has_odd_key(whole):
+            raise ValueError
+        text = canonical(whole)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"cannot be saved as JSON: {_not_json(body, 'body') or error}") from error
+    # The digest goes into the finished text: serialising is nearly all that a save costs.
+    return f'{{"sha256": "{sha256(text)}", {text[1:]}\n'.encode("ascii")
+
+
+def save(path: FilePath, body: Body) -> None:
+    """Write `body` as a checkpoint: all of it, or nothing and the old file stays.
+
+    ValueError if JSON cannot hold it exactly, before anything is written; OSError from the disk.
+    """
+    write_atomically(path, serialise(body))
+
+
+# ---------------------------------------------------------------------------- the file: reading
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON number")
+
+
+def _no_key_twice(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return value
+
+
+def _read(path: FilePath) -> Tuple[Any, Optional[str], str]:
+    """(the value in the file without its sha256, that sha256, the digest that it should have)."""
+    name = os.fspath(path)
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"no checkpoint {name}; start a run with: python3 runs.py train FOLDER") from None
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {name} cannot be read: {error.strerror or error}") from error
+    try:
+        value = json.loads(data.decode("utf-8"), parse_constant=_no_constant,
+                           object_pairs_hook=_no_key_twice)
+        recorded = value.pop("sha256", None) if isinstance(value, dict) else None
+        return value, recorded, sha256(canonical(value))
+    except RecursionError as error:
+        raise CheckpointError(f"checkpoint {name} is not valid JSON: nested too deep") from error
+    except ValueError as error:
+        raise CheckpointError(f"checkpoint {name} is not valid JSON: {error}") from error
+
+
+def _differing(recorded: Body, expected: Body) -> List[str]:
+    """The sorted keys whose values differ as JSON: (1, 2) equals [1, 2], but 1 is not True or 1.0."""
+    return sorted(key for key in {*recorded, *expected}
+                  if key not in recorded or key not in expected
+                  or canonical(recorded[key]) != canonical(expected[key]))
+
+
+def input_signature(tok: Tokenizer, text: str) -> Dict[str, Any]:
+    """Digests of all that decides a step beside the config: corpus, tokenizer and sources.
+
+    Line ends count as LF, so a clone that has CRLF has the same digests.
+    """
+    sources = {name: hashlib.sha256((HERE / name).read_bytes().replace(b"\r\n", b"\n")).hexdigest()
+               for name in SOURCES}
+    return {"corpus_sha256": sha256(text.replace("\r\n", "\n")),
+            "tokenizer_sha256": sha256(canonical(tok.to_json())),
+            "source_sha256": sources}
+
+
+def differing_inputs(recorded: Any, expected: Dict[str, Any]) -> List[str]:
+    """In words, which of the training inputs differ; [] if none does."""
+    if not isinstance(recorded, dict):
+        return ["none recorded"]
+    sources = recorded.get("source_sha256")
+    names = []
+    for key in _differing(recorded, expected):
+        if key == "source_sha256" and isinstance(sources, dict):
+            names += [f"source {name}" for name in _differing(sources, expected[key])]
+        else:
+            names.append("sources" if key == "source_sha256" else key.replace("_sha256", ""))
+    return names
+
+
+def load(path: FilePath, cfg: Config, expected_inputs: Optional[Dict[str, Any]] = None) -> Body:
+    """What `save` was given. CheckpointError, the file untouched, for everything that is wrong.
+
+    FileNotFoundError if there is no file. `expected_inputs` is an `input_signature`; without it
+    the inputs are not compared.
+    """
+    name = os.fspath(path)
+    body, recorded, digest = _read(path)
+    if not isinstance(body, dict):
+        raise CheckpointError(f"checkpoint {name} does not hold a JSON object")
+    version = body.pop("format_version", None)
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise CheckpointError(f"checkpoint format {version}; expected {FORMAT_VERSION}")
+    if recorded != digest:
+        raise CheckpointError(f"checkpoint {name} failed its SHA-256 check")
+    if not isinstance(body.get("config"), dict):
+        raise CheckpointError(f"checkpoint {name} has no config that is a JSON object")
+    keys = _differing(body["config"], cfg)
+    if keys:
+        raise CheckpointError(f"checkpoint was written with a different config: {keys}")
+    if expected_inputs is not None:
+        names = differing_inputs(body.get("training_inputs"), expected_inputs)
+        if names:
+            raise CheckpointError(f"checkpoint training inputs differ: {', '.join(names)}")
+    return body
+
+
+def params_sha256(params: Params) -> str:
+    """SHA-256 of the parameters' canonical JSON: equal if and only if every bit of them is."""
+    return sha256(json.dumps(params, sort_keys=True))
+
+
+# ---------------------------------------------------------------------------- the state: as JSON
+
+def state_to_body(state: State, cfg: Config, inputs: Dict[str, Any]) -> Body:
+    """Every field of the state, and the config and inputs it belongs to."""
+    version, words, spare_gauss = state.rng.getstate()
+    return {"step": state.step, "config": cfg, "params": state.params, "training_inputs": inputs,
+            "adam": {"m": state.adam.m, "v": state.adam.v, "t": state.adam.t},
+            "rng_state": [version, list(words), spare_gauss], "order": state.order,
+            "history": state.history, "dev_history": state.dev_history, "best": state.best}
+
+
+def state_from_body(body: Body, cfg: Config, vocab_size: int,
+                    restore_optimizer: bool = True, restore_shuffle: bool = True) -> State:
+    """The state that `body`, once verified, was made from. The two switches reproduce resume bugs."""
+    state = new_state(vocab_size, cfg)
+    state.params, state.step = body["params"], body["step"]
+    state.history, state.dev_history, state.best = body["history"], body["dev_history"], body["best"]
+    if restore_optimizer:
+        state.adam.m, state.adam.v, state.adam.t = body["adam"]["m"], body["adam"]["v"], body["adam"]["t"]
+    if restore_shuffle:
+        version, words, spare_gauss = body["rng_state"]
+        state.rng.setstate((version, tuple(words), spare_gauss))
+        state.order = body["order"]
+    return state
+
+
+# ---------------------------------------------------------------------------- the run's folder
+
+@contextlib.contextmanager
+def lock(folder: FilePath) -> Iterator[None]:
+    """Hold `folder` for one run. CheckpointError while another run holds it.
+
+    The system lets go when the holder ends, however it ends. On Unix the folder itself is locked;
+    on Windows a file that the system deletes with its last handle stands for it.
+    """
+    refusal = f"folder {os.fspath(folder)} is in use by another run; wait until it ends, or stop it"
+    if fcntl is None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_TEMPORARY", 0)
+        try:
+            descriptor = os.open(os.path.join(folder, ".lock"), flags)
+        except (FileExistsError, PermissionError):
+            raise CheckpointError(refusal) from None
+    else:
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if fcntl is not None:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CheckpointError(refusal) from None
+            except OSError as error:    # a drive that has no locks does not stop a run
+                if error.errno not in NOT_SUPPORTED | {errno.ENOLCK, errno.ENOSYS}:
+                    raise
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sweep(folder: FilePath) -> None:
+    """Remove the temporaries that a killed save left; nothing else. Only for the lock's holder."""
+    for name in os.listdir(folder):
+        if TEMPORARY.fullmatch(name):
+            os.unlink(os.path.join(folder, name))
+
+
+def kept_states(folder: FilePath) -> List[Tuple[int, str]]:
+    """(step, path) of every file named as `run(keep=N)` names the states it keeps, oldest first."""
+    found = [(KEPT.fullmatch(name), name) for name in os.listdir(folder)]
+    return sorted((int(match[1]), os.path.join(folder, name)) for match, name in found if match)
+
+
+class Run:
+    """One run's folder, and what is needed to tell whether a checkpoint in it belongs to the run."""
+
+    def __init__(self, tok: Tokenizer, text: str, cfg: Config, folder: FilePath, keep: int):
+        self.cfg, self.folder, self.keep = cfg, os.fspath(folder), keep
+        self.vocab_size, self.inputs = len(tok.vocab), input_signature(tok, text)
+        train_stories, dev_stories, _ = split_stories(text)
+        self.sequences = encode_all(tok, train_stories, cfg["max_len"])
+        self.dev = encode_all(tok, dev_stories, cfg["max_len"])
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def verified(self, path: FilePath) -> Body:
+        """The body in `path`, known to hold all that a resume of this run needs."""
+        body = load(path, self.cfg, self.inputs)
+        check_body(body, self.cfg, self.vocab_size, len(self.sequences), os.fspath(path))
+        return body
+
+    def newest_kept(self) -> Optional[str]:
+        """The path of the newest kept state that verifies, or None."""
+        for _, path in reversed(kept_states(self.folder)):
+            with contextlib.suppress(CheckpointError, OSError):
+                self.verified(path)
+                return path
+        return None
+
+    def body_to_resume(self, path: FilePath) -> Body:
+        """`verified`; a refusal also names the kept state from which the run can go on."""
+        try:
+            return self.verified(path)
+        except CheckpointError as error:
+            kept = self.newest_kept()
+            if kept is None:
+                raise
+            raise CheckpointError(f"{error}; the newest kept state that verifies is {kept}: "
+                                  f"continue from it with --from {kept}") from error
+
+    def save_best(self, state: State) -> None:
+        """Make best.json say what the state says; a file that already does is left alone."""
+        if state.best is None:
+            return
+        data = serialise({**state.best, "config": self.cfg, "training_inputs": self.inputs})
+        path = Path(self.path("best.json"))
+        if not (path.is_file() and path.read_bytes() == data):
+            write_atomically(path, data)
+
+    def save_last(self, state: State) -> None:
+        """Write last.json, the run's one commit point, and the kept copy if there are to be any."""
+        data = serialise(state_to_body(state, self.cfg, self.inputs))
+        write_atomically(self.path("last.json"), data)
+        if self.keep:
+            write_atomically(self.path(f"step-{state.step:06d}.json"), data)
+            self.prune(state.step)
+
+    def prune(self, step: int) -> None:
+        """Remove kept states but the latest `keep`, oldest first, and only those this run wrote."""
+        past = [(number, path) for number, path in kept_states(self.folder) if number <= step]
+        for number, path in past[:-self.keep]:
+            with contextlib.suppress(CheckpointError):
+                if self.verified(path)["step"] == number:
+                    os.unlink(path)
+
+
+# ---------------------------------------------------------------------------- the run
+
+def _check_options(resume: Union[bool, str], stop_after: Optional[int], keep: int) -> None:
+    """ValueError that names the option of `run` that makes no sense."""
+    if resume not in (True, False, "auto"):
+        raise ValueError(f"resume is {resume!r}; expected True, False or 'auto'")
+    if stop_after is not None and (type(stop_after) is not int or stop_after < 1):
+        raise ValueError(f"stop_after is {stop_after!r}; expected a step from 1 up")
+    if type(keep) is not int or keep < 0:
+        raise ValueError(f"keep is {keep!r}; expected a number of states from 0 up")
+
+
+def _train_on(state: State, this: Run, stop_after: Optional[int],
+              should_stop: Optional[Callable[[], bool]], progress: Optional[Callable[[State], None]]) -> None:
+    """Steps from the state to the end of the run, or to where it is asked to stop."""
+    cfg = this.cfg
+    while state.step < cfg["steps"]:
+        if stop_after is not None and state.step >= stop_after and is_due(state, cfg):
+            return
+        train_step(state, this.sequences, cfg)
+        stopping = should_stop is not None and should_stop()
+        if is_due(state, cfg):
+            if evaluate(state, this.dev):
+                this.save_best(state)       # before last.json: killed in between, last.json makes it again
+            this.save_last(state)
+        elif stopping:
+            this.save_last(state)
+        if progress is not None:
+            progress(state)
+        if stopping:
+            return
+
+
+def run(tok: Tokenizer, text: str, cfg: Config, folder: FilePath, resume: Union[bool, str] = False,
+        stop_after: Optional[int] = None, restore_optimizer: bool = True, restore_shuffle: bool = True, *,
+        keep: int = 0, resume_from: Optional[FilePath] = None,
+        should_stop: Optional[Callable[[], bool]] = None, progress: Optional[Callable[[State], None]] = None,
+        ) -> Tuple[Params, List[float], DevHistory, Optional[Body]]:
+    """Train as `train.train` does, saving after each evaluation; (params, history, dev_history, best).
+
+    resume          False: from step 1. True: from last.json, refused if there is none.
+                    "auto": from last.json if there is one. `resume_from`: from that file instead.
+    stop_after      stop at the first evaluation at or after this step
+    should_stop     asked after each step; when true, the state is saved there and the run stops
+    progress        called with the state after each step; must not change it
+    keep            how many of the latest states stay beside last.json, as step-000250.json
+    restore_...     False reproduces a resume that forgets Adam's state, or the shuffle's
+
+    ValueError: config, options, corpus. CheckpointError: checkpoint or folder refused.
+    FileNotFoundError: nothing to resume. FloatingPointError: the run diverged. OSError: the disk.
+    """
+    check_config(cfg)
+    _check_options(resume, stop_after, keep)
+    this = Run(tok, text, cfg, folder, keep)
+    if resume == "auto" or (not resume and resume_from is None):
+        os.makedirs(folder, exist_ok=True)
+    source = this.path("last.json") if resume_from is None else resume_from
+    if resume is True and not os.path.lexists(source):
+        _read(source)                   # its FileNotFoundError, before a missing folder has a say
+    with lock(folder):
+        sweep(folder)
+        if resume_from is not None or resume is True or (resume and os.path.lexists(source)):
+            body = this.body_to_resume(source)
+            state = state_from_body(body, cfg, this.vocab_size, restore_optimizer, restore_shuffle)
+            this.save_best(state)
+        else:
+            state = new_state(this.vocab_size, cfg)
+        _train_on(state, this, stop_after, should_stop, progress)
+    return state.params, state.history, state.dev_history, state.best

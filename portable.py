@@ -1,0 +1,154 @@
+"""Arithmetic whose last bit is the same on every interpreter and processor.
+
+A parameter hash after 600 steps is a chain of some billion floating-point operations; one that
+rounds differently anywhere changes it. IEEE 754 fixes the result of + - * / and of the square root.
+It does not fix exp and log (each C library has its own), and Python does not fix the order in
+which `sum` adds (3.12 changed it). So everything here is made of + - * / in a written order:
+
+    exp, log         within two units in the last place of the true value
+    dots, mix        the two row operations that the whole network is built of
+
+Not handled: machines that compute in more than 64 bits (the 32-bit x87 unit); see `machine_fault`.
+A float is a Python float, IEEE 754 binary64. Vector = list of floats, Matrix = list of vectors.
+"""
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Callable, Dict, List, Sequence, Tuple
+
+Vector = List[float]
+Matrix = List[Vector]
+RowOperation = Callable[[Sequence[Sequence[float]], Sequence[Sequence[float]]], Matrix]
+
+LN2_HIGH = 0.6931471803691238           # ln 2 cut to 32 bits: times a small integer it is exact
+LN2_LOW = 1.9082149292705877e-10        # the rest of ln 2
+SQRT_HALF = 0.7071067811865476
+CELLS = 256                             # table cells per unit of x
+TABLE_END = 64                          # the table covers -64 < x <= 0
+
+
+def _exp_table() -> Vector:
+    """exp(-k / 256) for 0 <= k < 16384, each correctly rounded.
+
+    Integers with 256 binary places do the work, so no C library has a say; dividing two
+    integers rounds correctly in every Python.
+    """
+    one = 1 << 256
+    ratio, term, n = 0, one, 0
+    while term:                         # the series of exp(-1/256): 1 - 1/256 + (1/256)^2 / 2 - ...
+        ratio += term if n % 2 == 0 else -term
+        n += 1
+        term //= CELLS * n
+    table, value = [], one
+    for _ in range(CELLS * TABLE_END):
+        table.append(value / one)
+        value = value * ratio >> 256
+    return table
+
+
+_EXP = _exp_table()
+
+
+def exp(x: float) -> float:
+    """e to the power x. OverflowError above 709.78, as `math.exp` raises it.
+
+    For softmax's arguments, -64 < x <= 0, it is one table entry times a short series:
+    x = r - k/256 with -1/256 < r <= 0, and r is exact because 256 is a power of two.
+    """
+    if not -TABLE_END < x <= 0.0:
+        return _exp_far(x)
+    k = math.floor(x * -CELLS)
+    r = x + k / CELLS
+    return _EXP[k] * (1.0 + r * (1.0 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120))))))
+
+
+def _exp_far(x: float) -> float:
+    """exp outside the table: exp(x) = 2^n exp(x - n ln 2), with -ln 2 <= x - n ln 2 <= 0."""
+    if x != x or x == math.inf:
+        return x
+    if x > 710.0:                       # the largest float is e^709.78
+        raise OverflowError("math range error")
+    if x < -746.0:                      # the smallest positive one is e^-744.44
+        return 0.0
+    n = math.floor(x / LN2_HIGH) + 1
+    return math.ldexp(exp((x - n * LN2_HIGH) - n * LN2_LOW), n)
+
+
+def log(x: float) -> float:
+    """The natural logarithm of x. ValueError at or below zero, as `math.log` raises it.
+
+    x = 2^n f with f near 1, and log f = 2 artanh(s) = 2 (s + s^3/3 + s^5/5 + ...), s = (f-1)/(f+1).
+    """
+    if x <= 0.0:
+        raise ValueError("math domain error")
+    if x != x or x == math.inf:
+        return x
+    f, n = math.frexp(x)
+    if f < SQRT_HALF:
+        f, n = 2.0 * f, n - 1
+    s = (f - 1.0) / (f + 1.0)           # |s| <= 0.1716, so the terms below shrink 34-fold each
+    square = s * s
+    tail = 0.0
+    for k in (23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3):
+        tail = (tail + 1.0 / k) * square
+    return n * LN2_HIGH + (2.0 * s + (2.0 * s * tail + n * LN2_LOW))
+
+
+# Why is this fast? An interpreter pays for each instruction, not for each multiplication. A loop
+# over 16 pairs costs some six instructions a pair (fetch, unpack, multiply, add, store, jump).
+# Written out for the width, x0*w0 + x1*w1 + ..., two of them are left, and the row is unpacked by
+# the `for` statement itself. The price is a function for each width, so a template writes it.
+_TEMPLATE = """
+def dots(xs, rows):
+    return [[{dot} for {w} in rows] for {x} in xs]
+
+def mix(coefficients, rows):
+    mixed = []
+    for row_of_coefficients in coefficients:
+        {a} = {zeros}
+        for c, ({w}) in zip(row_of_coefficients, rows):
+            if c:
+                {accumulate}
+        mixed.append([{a}])
+    return mixed
+"""
+
+
+@cache
+def row_operations(width: int) -> Tuple[RowOperation, RowOperation]:
+    """(dots, mix) written out for rows of `width` floats."""
+    def each(form: str, between: str = "") -> str:
+        return between.join(form.format(i=i) for i in range(width))
+
+    source = _TEMPLATE.format(
+        dot=each("x{i}*w{i}", " + "), x=each("x{i}, "), w=each("w{i}, "), a=each("a{i}, "),
+        zeros=each("0.0, "), accumulate=each("a{i} += c*w{i}", "; "))
+    functions: Dict[str, RowOperation] = {}
+    exec(source, functions)  # the text is made above, of numbers alone
+    return functions["dots"], functions["mix"]
+
+
+def dots(xs: Sequence[Sequence[float]], rows: Sequence[Sequence[float]]) -> Matrix:
+    """xs (N, d), rows (M, d) -> (N, M): entry n, m is xs[n] . rows[m], added from left to right."""
+    return row_operations(len(rows[0]))[0](xs, rows)
+
+
+def mix(coefficients: Sequence[Sequence[float]], rows: Sequence[Sequence[float]]) -> Matrix:
+    """coefficients (N, M), rows (M, d) -> (N, d): row n is the sum of coefficients[n][m] * rows[m].
+
+    Added in order of m, from 0.0. A coefficient of zero (a ReLU that is off, half of them) is
+    skipped; for finite rows that never changes a bit.
+    """
+    return row_operations(len(rows[0]))[1](coefficients, rows)
+
+
+def machine_fault() -> str:
+    """"" where floats behave as IEEE 754 binary64 demands, else a sentence that says what is odd."""
+    tiny = 2.0 ** -53
+    if 1.0 + tiny * 1.0000000000000002 != 1.0000000000000002 or 1.0 + tiny != 1.0:
+        return ("unsupported machine: it does not round each sum to 64 bits "
+                "(excess precision, as on the 32-bit x87 unit)")
+    if 5e-324 / 2.0 != 0.0 or 2.2250738585072014e-308 / 2.0 == 0.0:
+        return "unsupported machine: it flushes denormal numbers to zero"
+    return ""

@@ -1,0 +1,126 @@
+"""The record: what it is made of, that one process and two make the same, and that --check can fail."""
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import trace_checkpoints
+from trace_checkpoints import check_record, compute, first_difference, main, pretty
+from train import CONFIG, checksum, train
+
+TINY = {**CONFIG, "d": 2, "hidden": 2, "max_len": 8, "steps": 6, "eval_every": 2, "batch": 56}
+
+
+class TestTheRecord(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.record, cls.best = compute(1, TINY, 3)      # stops at the first evaluation from 3 on, 4
+
+    def test_it_has_the_fields_of_the_contract(self) -> None:
+        scores = {"test_loss", "color_recall", "params_sha256", "checksum"}
+        self.assertEqual(list(self.record), ["config", "interrupted_at_step", "uninterrupted", "best_checkpoint",
+                                             "resume_runs", "integrity"])
+        self.assertEqual(set(self.record["uninterrupted"]["final"]), scores)
+        self.assertEqual(set(self.record["best_checkpoint"]), scores | {"step", "dev_loss"})
+        self.assertEqual(set(self.record["resume_runs"]), {"resumed", "resumed_without_optimizer_state",
+                                                           "resumed_without_shuffle_state"})
+        self.assertEqual(set(self.record["integrity"]), {"one changed value", "truncated file",
+                                                         "different learning rate"})
+
+    def test_the_right_resume_agrees_and_the_wrong_ones_do_not(self) -> None:
+        whole = self.record["uninterrupted"]["final"]["params_sha256"]
+        hashes = [row["params_sha256"] for row in self.record["resume_runs"].values()]
+        self.assertEqual(hashes[0], whole)
+        self.assertEqual(len({*hashes}), 3)
+
+    def test_every_damaged_file_is_refused_without_a_folder_in_the_words(self) -> None:
+        for case, message in self.record["integrity"].items():
+            with self.subTest(case):
+                self.assertTrue(message.startswith("checkpoint "))
+                self.assertNotIn("/", message.split(" is not valid JSON")[0])
+
+    @unittest.skipIf(sys.platform == "emscripten", "no processes here")
+    def test_two_processes_make_the_same_record(self) -> None:
+        record, best = compute(2, TINY, 3)
+        self.assertEqual((pretty(record), best), (pretty(self.record), self.best))
+
+    def test_where_no_process_can_be_started_one_does_the_work(self) -> None:
+        with mock.patch("trace_checkpoints.ProcessPoolExecutor", side_effect=NotImplementedError):
+            record, best = compute(2, TINY, 3)
+        self.assertEqual((pretty(record), best), (pretty(self.record), self.best))
+
+    def test_the_checksum_is_that_of_the_plain_loop(self) -> None:
+        params = train(*trace_checkpoints.read_inputs(), TINY)[0]
+        self.assertEqual(checksum(params), self.record["uninterrupted"]["final"]["checksum"])
+
+
+class TestTheCheck(unittest.TestCase):
+    def test_the_first_difference_is_named_as_recorded_and_computed(self) -> None:
+        for recorded, computed, sentence in (
+                ({"a": 1}, {"a": 1}, None),
+                ({"a": {"b": [1, 2]}}, {"a": {"b": [1, 3]}}, "a.b.1: recorded 2, computed 3"),
+                ({"a": 1}, {"a": True}, "a: recorded 1, computed True"),
+                ({"a": 1.0}, {"a": 1}, "a: recorded 1.0, computed 1"),
+                ({"a": 1}, {}, "a: recorded 1, computed 'nothing'"),
+                ({}, {"a": [1]}, "a: recorded 'nothing', computed [1]"),
+                ({"a": [1]}, {"a": [1, 2]}, "a.1: recorded 'nothing', computed 2"),
+                ({"a": [1]}, {"a": {"0": 1}}, "a: recorded [1], computed {'0': 1}"),
+                ([], {}, "the record: recorded [], computed {}")):
+            with self.subTest(recorded=recorded, computed=computed):
+                self.assertEqual(first_difference(recorded, computed), sentence)
+
+    def run_main(self, argv: list, record: dict, best: str, folder: str) -> tuple:
+        out, err = io.StringIO(), io.StringIO()
+        with mock.patch("trace_checkpoints.compute", return_value=(record, best)), \
+                mock.patch("trace_checkpoints.HERE", Path(folder)), \
+                contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main(argv)
+        return status, out.getvalue(), err.getvalue()
+
+    def test_write_then_check_agree_and_check_names_what_differs(self) -> None:
+        record, best = {"a": [1, 2.5]}, '{"step": 3}\n'
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(self.run_main(["--write"], record, best, folder), (0, pretty(record), ""))
+            self.assertEqual({path.name for path in Path(folder).iterdir()},
+                             {"checkpoint-trace.json", "best.json", "checkpoint-time.json"})
+            self.assertEqual(set(json.loads(Path(folder, "checkpoint-time.json").read_text(encoding="utf-8"))),
+                             {"seconds", "jobs", "date", "python", "machine", "system"})
+            self.assertEqual(self.run_main(["--check"], record, best, folder)[0], 0)
+            for changed, other_best, sentence in (
+                    ({"a": [1, 2.25]}, best, "checkpoint-trace.json: a.1: recorded 2.5, computed 2.25"),
+                    (record, '{"step": 4}\n', "best.json: step: recorded 3, computed 4"),
+                    (record, '{"step":3}\n', "best.json: same values, other text")):
+                with self.subTest(sentence):
+                    self.assertEqual(self.run_main(["--check"], changed, other_best, folder),
+                                     (1, "", f"trace_checkpoints.py: {sentence}\n"))
+
+    def test_a_broken_or_missing_record_is_a_sentence(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            status, _, err = self.run_main(["--check"], {}, "{}", folder)
+            self.assertEqual(status, 1)
+            self.assertIn("checkpoint-trace.json", err)
+            Path(folder, "checkpoint-trace.json").write_text("{", encoding="utf-8")
+            status, _, err = self.run_main(["--check"], {}, "{}", folder)
+            self.assertEqual(status, 1)
+            self.assertTrue(err.startswith("trace_checkpoints.py: checkpoint-trace.json: not valid JSON: "), err)
+
+    def test_without_a_flag_nothing_is_written(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(self.run_main([], {"a": 1}, "{}", folder)[0], 0)
+            self.assertEqual(list(Path(folder).iterdir()), [])
+
+    def test_check_record_reads_only_the_two_files_that_are_compared(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, mock.patch("trace_checkpoints.HERE", Path(folder)):
+            for name, text in (("checkpoint-trace.json", "{}"), ("best.json", "{}\n")):
+                Path(folder, name).write_text(text, encoding="utf-8")
+            self.assertIsNone(check_record({}, "{}\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()
