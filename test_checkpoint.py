@@ -14,8 +14,18 @@ from unittest import mock
 import checkpoint
 import train
 from bpe import Tokenizer
-from checkpoint import (CheckpointError, canonical, input_signature, load, params_sha256, run, save, sha256,
-                        state_from_body, state_to_body)
+from checkpoint import (
+    CheckpointError,
+    canonical,
+    input_signature,
+    load,
+    params_sha256,
+    run,
+    save,
+    sha256,
+    state_from_body,
+    state_to_body,
+)
 from trace_checkpoints import scores
 from train import CONFIG, checksum, color_recall, copy_params, encode_all, mean_loss, new_state, split_stories
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
 
 import trace_checkpoints
+from test_support import no_children
 from trace_checkpoints import check_record, compute, first_difference, main, pretty
 from train import CONFIG, checksum, train
 
@@ -45,7 +45,7 @@ class TestTheRecord(unittest.TestCase):
                 self.assertTrue(message.startswith("checkpoint "))
                 self.assertNotIn("/", message.split(" is not valid JSON")[0])
 
-    @unittest.skipIf(sys.platform == "emscripten", "no processes here")
+    @unittest.skipIf(no_children(), no_children())
     def test_two_processes_make_the_same_record(self) -> None:
         record, best = compute(2, TINY, 3)
         self.assertEqual((pretty(record), best), (pretty(self.record), self.best))

@@ -10,6 +10,7 @@ for each resume. The full run goes on beside them where there are two processors
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -20,7 +21,7 @@ import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from datetime import date
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 from bpe import Tokenizer
 from checkpoint import CheckpointError, load, params_sha256, run, save
@@ -131,17 +132,23 @@ def make_record(pool: Executor, cfg: Config, stop_after: int, folder: str) -> Tu
     return record, record.pop("best_file")
 
 
+@contextlib.contextmanager
+def executor(jobs: int) -> Iterator[Executor]:
+    """A pool of `jobs` processes, or this process alone where no other can be started."""
+    with contextlib.ExitStack() as stack:
+        pool: Executor = OneProcess()
+        if jobs > 1:
+            with contextlib.suppress(ImportError, NotImplementedError, OSError, RuntimeError):
+                processes = stack.enter_context(ProcessPoolExecutor(jobs))
+                processes.submit(os.getpid).result()
+                pool = processes
+        yield pool
+
+
 def compute(jobs: int, cfg: Config = CONFIG, stop_after: int = INTERRUPTED_AT) -> Tuple[Record, str]:
     """`make_record` with `jobs` processes, in a temporary folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        if jobs > 1:
-            try:
-                with ProcessPoolExecutor(jobs) as pool:
-                    return make_record(pool, cfg, stop_after, folder)
-            except (ImportError, NotImplementedError):      # no processes here (WebAssembly)
-                shutil.rmtree(os.path.join(folder, "whole"), ignore_errors=True)
-        with OneProcess() as pool:
-            return make_record(pool, cfg, stop_after, folder)
+    with tempfile.TemporaryDirectory() as folder, executor(jobs) as pool:
+        return make_record(pool, cfg, stop_after, folder)
 
 
 # ---------------------------------------------------------------------------- print, write, check
