@@ -27,6 +27,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from strict_json import parse
+
 SPECIAL = ["<unk>", "<end>"]
 UNK, END = 0, 1
 VOCAB_SIZE = 128
@@ -134,13 +136,6 @@ def checked_merge(record: Any, learned: Container[str]) -> Merge:
     if type(frequency) is not int or frequency < 1:
         raise ValueError(f"frequency {frequency!r} is not a positive integer")
     return {"pair": list(pair), "merged": merged, "frequency": frequency}
-
-
-def _unrepeated(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(items)
-    if len(value) < len(items):
-        raise ValueError(f"a key is there twice, one of {', '.join(value)}")
-    return value
 
 
 class Tokenizer:
@@ -262,10 +257,10 @@ class Tokenizer:
         cure = f"to make it: python3 bpe.py [CORPUS] --write {path}"
         try:
             text = Path(path).read_text(encoding="utf-8-sig")   # with or without a byte order mark
-            return cls.from_json(json.loads(text, object_pairs_hook=_unrepeated))
+            return cls.from_json(parse(text))
         except FileNotFoundError as error:
             raise FileNotFoundError(f"tokenizer {path} does not exist; {cure}") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ValueError(f"tokenizer {path}: {error}; {cure}") from error
 
 

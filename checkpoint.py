@@ -23,10 +23,11 @@ import re
 import secrets
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from bpe import Tokenizer
 from model import Params
+from strict_json import MAX_NESTING, parse
 from train import (
     Config,
     DevHistory,
@@ -119,10 +120,21 @@ def write_atomically(path: FilePath, data: bytes) -> None:
         raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
 
 
-def _not_json(value: Any, place: str) -> Optional[str]:
+def _fits_json(value: Any, depth: int = 1) -> bool:
+    """Whether every dict in `value` has strings as keys, and nothing is nested too deep to be read."""
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return depth <= MAX_NESTING and all(
+        _fits_json(item, depth + 1) for item in inner if isinstance(item, (dict, list, tuple)))
+
+
+def _not_json(value: Any, place: str, depth: int = 1) -> Optional[str]:
     """A sentence on the first entry of `value` that JSON would change or refuse, or None."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"{place} is {value}, not a finite number"
+    if depth > MAX_NESTING and isinstance(value, (dict, list, tuple)):
+        return f"{place} is nested too deep: more than {MAX_NESTING} levels"
     children: Iterable[Tuple[Any, Any]] = ()
     if isinstance(value, dict):
         for key in value:
@@ -131,16 +143,8 @@ def _not_json(value: Any, place: str) -> Optional[str]:
         children = value.items()
     elif isinstance(value, (list, tuple)):
         children = enumerate(value)
-    problems = (_not_json(child, f"{place}[{key!r}]") for key, child in children)
+    problems = (_not_json(child, f"{place}[{key!r}]", depth + 1) for key, child in children)
     return next((problem for problem in problems if problem), None)
-
-
-def _has_odd_key(value: Any) -> bool:
-    """Whether a dict anywhere in `value` has a key that JSON would turn into a string."""
-    if isinstance(value, dict):
-        return not all(isinstance(key, str) for key in value) or any(map(_has_odd_key, value.values()))
-    return isinstance(value, (list, tuple)) and any(
-        _has_odd_key(item) for item in value if isinstance(item, (dict, list, tuple)))
 
 
 def canonical(value: Any) -> str:
@@ -158,10 +162,10 @@ def serialise(body: Body) -> bytes:
     whole = {**body, "format_version": FORMAT_VERSION}
     whole.pop("sha256", None)
     try:
-        if _has_odd_key(whole):
+        if not _fits_json(whole):
             raise ValueError
         text = canonical(whole)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"cannot be saved as JSON: {_not_json(body, 'body') or error}") from error
     # The digest goes into the finished text: serialising is nearly all that a save costs.
     return f'{{"sha256": "{sha256(text)}", {text[1:]}\n'.encode("ascii")
@@ -177,18 +181,6 @@ def save(path: FilePath, body: Body) -> None:
 
 # ---------------------------------------------------------------------------- the file: reading
 
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON number")
-
-
-def _no_key_twice(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
-    return value
-
-
 def _read(path: FilePath) -> Tuple[Any, Optional[str], str]:
     """(the value in the file without its sha256, that sha256, the digest that it should have)."""
     name = os.fspath(path)
@@ -200,12 +192,9 @@ def _read(path: FilePath) -> Tuple[Any, Optional[str], str]:
     except OSError as error:
         raise CheckpointError(f"checkpoint {name} cannot be read: {error.strerror or error}") from error
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_no_constant,
-                           object_pairs_hook=_no_key_twice)
+        value = parse(data.decode("utf-8"))
         recorded = value.pop("sha256", None) if isinstance(value, dict) else None
         return value, recorded, sha256(canonical(value))
-    except RecursionError as error:
-        raise CheckpointError(f"checkpoint {name} is not valid JSON: nested too deep") from error
     except ValueError as error:
         raise CheckpointError(f"checkpoint {name} is not valid JSON: {error}") from error
 

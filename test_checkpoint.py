@@ -37,6 +37,10 @@ TOK = Tokenizer.train(TEXT, 40)
 TINY = {**CONFIG, "d": 4, "hidden": 6, "max_len": 12, "steps": 12, "eval_every": 3, "batch": 8}
 
 
+DEEP: dict = {}
+DEEP["d"] = DEEP                        # contains itself
+
+
 class Folder(unittest.TestCase):
     """A test with a folder of its own, and short ways to run in it."""
 
@@ -123,11 +127,21 @@ class TestTheFile(Folder):
                 ({"a": {"b": math.inf}}, "cannot be saved as JSON: body['a']['b'] is inf, not a finite number"),
                 ({"a": {1: 2}}, "cannot be saved as JSON: body['a'] has the key 1; keys must be strings"),
                 ({"a": [{None: 2}]}, "cannot be saved as JSON: body['a'][0] has the key None; keys must be strings"),
+                (DEEP, "cannot be saved as JSON: body" + "['d']" * 100 + " is nested too deep: more than 100 levels"),
                 ({"a": {1, 2}}, "cannot be saved as JSON: Object of type set is not JSON serializable")):
             with self.subTest(message=message), self.assertRaises(ValueError) as caught:
                 save(self.path, bad)
             self.assertEqual(str(caught.exception), message)
         self.assertEqual(os.listdir(self.folder), [])
+
+    def test_what_is_as_deep_as_may_be_comes_back(self) -> None:
+        value: list = []
+        for _ in range(98):
+            value = [value]
+        save(self.path, {"config": TINY, "deep": value})
+        self.assertEqual(load(self.path, TINY)["deep"], value)
+        with self.assertRaisesRegex(ValueError, "nested too deep: more than 100 levels$"):
+            save(self.path, {"config": TINY, "deep": [value]})
 
     def test_a_missing_file_says_how_to_start_a_run(self) -> None:
         with self.assertRaises(FileNotFoundError) as caught:

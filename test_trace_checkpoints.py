@@ -11,7 +11,7 @@ from unittest import mock
 
 import trace_checkpoints
 from test_support import no_children
-from trace_checkpoints import check_record, compute, first_difference, main, pretty
+from trace_checkpoints import compute, first_difference, main, pretty
 from train import CONFIG, checksum, train
 
 TINY = {**CONFIG, "d": 2, "hidden": 2, "max_len": 8, "steps": 6, "eval_every": 2, "batch": 56}
@@ -20,7 +20,8 @@ TINY = {**CONFIG, "d": 2, "hidden": 2, "max_len": 8, "steps": 6, "eval_every": 2
 class TestTheRecord(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        cls.record, cls.best = compute(1, TINY, 3)      # stops at the first evaluation from 3 on, 4
+        cls.files = compute(1, TINY, 3)         # stops at the first evaluation from 3 on, 4
+        cls.record = json.loads(cls.files["checkpoint-trace.json"])
 
     def test_it_has_the_fields_of_the_contract(self) -> None:
         scores = {"test_loss", "color_recall", "params_sha256", "checksum"}
@@ -47,13 +48,11 @@ class TestTheRecord(unittest.TestCase):
 
     @unittest.skipIf(no_children(), no_children())
     def test_two_processes_make_the_same_record(self) -> None:
-        record, best = compute(2, TINY, 3)
-        self.assertEqual((pretty(record), best), (pretty(self.record), self.best))
+        self.assertEqual(compute(2, TINY, 3), self.files)
 
     def test_where_no_process_can_be_started_one_does_the_work(self) -> None:
         with mock.patch("trace_checkpoints.ProcessPoolExecutor", side_effect=NotImplementedError):
-            record, best = compute(2, TINY, 3)
-        self.assertEqual((pretty(record), best), (pretty(self.record), self.best))
+            self.assertEqual(compute(2, TINY, 3), self.files)
 
     def test_the_checksum_is_that_of_the_plain_loop(self) -> None:
         params = train(*trace_checkpoints.read_inputs(), TINY)[0]
@@ -75,51 +74,46 @@ class TestTheCheck(unittest.TestCase):
             with self.subTest(recorded=recorded, computed=computed):
                 self.assertEqual(first_difference(recorded, computed), sentence)
 
-    def run_main(self, argv: list, record: dict, best: str, folder: str) -> tuple:
+    def run_main(self, argv: list, files: dict, folder: str) -> tuple:
         out, err = io.StringIO(), io.StringIO()
-        with mock.patch("trace_checkpoints.compute", return_value=(record, best)), \
+        with mock.patch("trace_checkpoints.compute", return_value=files), \
                 mock.patch("trace_checkpoints.HERE", Path(folder)), \
                 contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = main(argv)
         return status, out.getvalue(), err.getvalue()
 
+    FILES = {"checkpoint-trace.json": pretty({"a": [1, 2.5]}), "best.json": '{"step": 3}\n', "dev-loss.svg": "<svg>\n"}
+
     def test_write_then_check_agree_and_check_names_what_differs(self) -> None:
-        record, best = {"a": [1, 2.5]}, '{"step": 3}\n'
         with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(self.run_main(["--write"], record, best, folder), (0, pretty(record), ""))
-            self.assertEqual({path.name for path in Path(folder).iterdir()},
-                             {"checkpoint-trace.json", "best.json", "checkpoint-time.json"})
+            self.assertEqual(self.run_main(["--write"], self.FILES, folder), (0, self.FILES["checkpoint-trace.json"], ""))
+            self.assertEqual({path.name for path in Path(folder).iterdir()}, {*self.FILES, "checkpoint-time.json"})
             self.assertEqual(set(json.loads(Path(folder, "checkpoint-time.json").read_text(encoding="utf-8"))),
                              {"seconds", "jobs", "date", "python", "machine", "system"})
-            self.assertEqual(self.run_main(["--check"], record, best, folder)[0], 0)
-            for changed, other_best, sentence in (
-                    ({"a": [1, 2.25]}, best, "checkpoint-trace.json: a.1: recorded 2.5, computed 2.25"),
-                    (record, '{"step": 4}\n', "best.json: step: recorded 3, computed 4"),
-                    (record, '{"step":3}\n', "best.json: same values, other text")):
-                with self.subTest(sentence):
-                    self.assertEqual(self.run_main(["--check"], changed, other_best, folder),
-                                     (1, "", f"trace_checkpoints.py: {sentence}\n"))
+            self.assertEqual(self.run_main(["--check"], self.FILES, folder)[0], 0)
+            for name, text, difference in (
+                    ("checkpoint-trace.json", pretty({"a": [1, 2.25]}), "a.1: recorded 2.5, computed 2.25"),
+                    ("best.json", '{"step": 4}\n', "step: recorded 3, computed 4"),
+                    ("best.json", '{"step":3}\n', "another text of the same values"),
+                    ("dev-loss.svg", "<svg/>\n", "another text of the same values")):
+                with self.subTest(name=name, text=text):
+                    self.assertEqual(self.run_main(["--check"], {**self.FILES, name: text}, folder),
+                                     (1, "", f"trace_checkpoints.py: {name}: {difference}\n"))
 
     def test_a_broken_or_missing_record_is_a_sentence(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            status, _, err = self.run_main(["--check"], {}, "{}", folder)
+            status, _, err = self.run_main(["--check"], self.FILES, folder)
             self.assertEqual(status, 1)
             self.assertIn("checkpoint-trace.json", err)
             Path(folder, "checkpoint-trace.json").write_text("{", encoding="utf-8")
-            status, _, err = self.run_main(["--check"], {}, "{}", folder)
+            status, _, err = self.run_main(["--check"], self.FILES, folder)
             self.assertEqual(status, 1)
             self.assertTrue(err.startswith("trace_checkpoints.py: checkpoint-trace.json: not valid JSON: "), err)
 
     def test_without_a_flag_nothing_is_written(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(self.run_main([], {"a": 1}, "{}", folder)[0], 0)
+            self.assertEqual(self.run_main([], self.FILES, folder)[0], 0)
             self.assertEqual(list(Path(folder).iterdir()), [])
-
-    def test_check_record_reads_only_the_two_files_that_are_compared(self) -> None:
-        with tempfile.TemporaryDirectory() as folder, mock.patch("trace_checkpoints.HERE", Path(folder)):
-            for name, text in (("checkpoint-trace.json", "{}"), ("best.json", "{}\n")):
-                Path(folder, name).write_text(text, encoding="utf-8")
-            self.assertIsNone(check_record({}, "{}\n"))
 
 
 if __name__ == "__main__":

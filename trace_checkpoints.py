@@ -1,8 +1,9 @@
 """Record the uninterrupted run, the resumed one, and two resumes with a bug in them.
 
     python3 trace_checkpoints.py            computes the record and prints it
-    python3 trace_checkpoints.py --write    also writes checkpoint-trace.json, best.json, checkpoint-time.json
-    python3 trace_checkpoints.py --check    exit status 1 unless the first two hold on this machine too
+    python3 trace_checkpoints.py --write    also writes checkpoint-trace.json, best.json, dev-loss.svg and
+                                            checkpoint-time.json
+    python3 trace_checkpoints.py --check    exit status 1 unless the first three hold on this machine too
 
 The interrupted runs share their first 300 steps, so these are run once and the folder is copied
 for each resume. The full run goes on beside them where there are two processors.
@@ -26,12 +27,14 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 from bpe import Tokenizer
 from checkpoint import CheckpointError, load, params_sha256, run, save
 from model import Params
+from pictures import loss_curve
 from portable import machine_fault
 from train import CONFIG, Config, checksum, color_recall, encode_all, mean_loss, split_stories
 
 Record = Dict[str, Any]
+Files = Dict[str, str]                  # name -> text of what is recorded
 HERE = Path(__file__).resolve().parent
-TRACE, BEST, TIME = "checkpoint-trace.json", "best.json", "checkpoint-time.json"
+TRACE, BEST, PICTURE, TIME = "checkpoint-trace.json", "best.json", "dev-loss.svg", "checkpoint-time.json"
 INTERRUPTED_AT = 300
 RESUMES: Dict[str, Dict[str, Any]] = {
     "resumed": {},
@@ -88,7 +91,8 @@ def resumed_run(cfg: Config, interrupted: str, folder: str, switches: Dict[str, 
     """The steps after the interruption, in a copy of the interrupted run's folder."""
     shutil.copytree(interrupted, folder)
     params, _, dev_history, _ = run(*read_inputs(), cfg, folder, resume=True, **switches)
-    return {"final_dev_loss": dev_history[-1]["dev_loss"], "params_sha256": params_sha256(params)}
+    return {"dev_loss": dev_history,
+            "row": {"final_dev_loss": dev_history[-1]["dev_loss"], "params_sha256": params_sha256(params)}}
 
 
 def refusals(cfg: Config, folder: str) -> Dict[str, str]:
@@ -116,8 +120,8 @@ def refusals(cfg: Config, folder: str) -> Dict[str, str]:
     return messages
 
 
-def make_record(pool: Executor, cfg: Config, stop_after: int, folder: str) -> Tuple[Record, str]:
-    """(the record, the text of best.json), computed by the jobs above in `pool`."""
+def run_all(pool: Executor, cfg: Config, stop_after: int, folder: str) -> Tuple[Record, Record, Record]:
+    """(what the full run gave, what each resume gave, the refusals), computed by the jobs above in `pool`."""
     def place(name: str) -> str:
         return os.path.join(folder, name)
 
@@ -126,10 +130,12 @@ def make_record(pool: Executor, cfg: Config, stop_after: int, folder: str) -> Tu
     resumes = {name: pool.submit(resumed_run, cfg, place("interrupted"), place(name), switches)
                for name, switches in RESUMES.items()}
     integrity = refusals(cfg, place("interrupted"))
-    record = {"config": cfg, "interrupted_at_step": stop_after, **whole.result(),
-              "resume_runs": {name: future.result() for name, future in resumes.items()},
-              "integrity": integrity}
-    return record, record.pop("best_file")
+    return whole.result(), {name: future.result() for name, future in resumes.items()}, integrity
+
+
+def pretty(record: Record) -> str:
+    """The record as it is printed and written."""
+    return json.dumps(record, indent=2) + "\n"
 
 
 @contextlib.contextmanager
@@ -145,10 +151,18 @@ def executor(jobs: int) -> Iterator[Executor]:
         yield pool
 
 
-def compute(jobs: int, cfg: Config = CONFIG, stop_after: int = INTERRUPTED_AT) -> Tuple[Record, str]:
-    """`make_record` with `jobs` processes, in a temporary folder."""
+def compute(jobs: int, cfg: Config = CONFIG, stop_after: int = INTERRUPTED_AT) -> Files:
+    """The text of each recorded file, computed in a temporary folder with `jobs` processes."""
     with tempfile.TemporaryDirectory() as folder, executor(jobs) as pool:
-        return make_record(pool, cfg, stop_after, folder)
+        whole, resumes, integrity = run_all(pool, cfg, stop_after, folder)
+    best_file = whole.pop("best_file")
+    curves = {"uninterrupted": whole["uninterrupted"]["dev_loss"],
+              **{name: result["dev_loss"] for name, result in resumes.items()}}
+    record = {"config": cfg, "interrupted_at_step": stop_after, **whole,
+              "resume_runs": {name: result["row"] for name, result in resumes.items()},
+              "integrity": integrity}
+    return {TRACE: pretty(record), BEST: best_file,
+            PICTURE: loss_curve(curves, stop_after, record["best_checkpoint"])}
 
 
 # ---------------------------------------------------------------------------- print, write, check
@@ -171,32 +185,28 @@ def first_difference(recorded: Any, computed: Any, place: str = "") -> Optional[
     return f"{place.lstrip('.') or 'the record'}: recorded {recorded!r}, computed {computed!r}"
 
 
-def pretty(record: Record) -> str:
-    """The record as it is printed and written."""
-    return json.dumps(record, indent=2) + "\n"
-
-
-def write_record(record: Record, best: str, seconds: float, jobs: int) -> None:
-    """Write the three recorded files beside this one."""
+def write_files(files: Files, seconds: float, jobs: int) -> None:
+    """Write the recorded files beside this one, and how long they took."""
     timing = {"seconds": round(seconds, 1), "jobs": jobs, "date": date.today().isoformat(),
               "python": f"{platform.python_implementation()} {platform.python_version()}",
               "machine": platform.machine(), "system": platform.system()}
-    for name, text in ((TRACE, pretty(record)), (BEST, best), (TIME, pretty(timing))):
+    for name, text in {**files, TIME: pretty(timing)}.items():
         (HERE / name).write_bytes(text.encode("utf-8"))
 
 
-def check_record(record: Record, best: str) -> Optional[str]:
+def check_files(files: Files) -> Optional[str]:
     """A sentence on the first value of the recorded files that this machine does not reproduce."""
-    for name, computed in ((TRACE, record), (BEST, json.loads(best))):
-        text = (HERE / name).read_text(encoding="utf-8")
-        try:
-            difference = first_difference(json.loads(text), computed)
-        except ValueError as error:
-            difference = f"not valid JSON: {error}"
-        if difference is None and name == BEST and text != best:
-            difference = "same values, other text"
-        if difference:
-            return f"{name}: {difference}"
+    for name, computed in files.items():
+        recorded = (HERE / name).read_bytes().decode("utf-8").replace("\r\n", "\n")
+        if recorded == computed:
+            continue
+        difference = None
+        if name != PICTURE:
+            try:
+                difference = first_difference(json.loads(recorded), json.loads(computed))
+            except ValueError as error:
+                difference = f"not valid JSON: {error}"
+        return f"{name}: {difference or 'another text of the same values'}"
     return None
 
 
@@ -216,8 +226,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         if machine_fault():
             raise ValueError(machine_fault())
-        record, best = compute(args.jobs)
-        problem = check_record(record, best) if args.check else None
+        files = compute(args.jobs)
+        problem = check_files(files) if args.check else None
     except (OSError, ValueError, FloatingPointError) as error:
         problem = str(error)
     except KeyboardInterrupt:
@@ -226,11 +236,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(f"trace_checkpoints.py: {problem}", file=sys.stderr)
         return 1
     if args.check:
-        print(f"the record holds on this machine: {TRACE} and {BEST} are what it computes")
+        print(f"the record holds on this machine: {', '.join(files)} are what it computes")
         return 0
-    print(pretty(record), end="")
+    print(files[TRACE], end="")
     if args.write:
-        write_record(record, best, time.perf_counter() - began, args.jobs)
+        write_files(files, time.perf_counter() - began, args.jobs)
     return 0
 
 
