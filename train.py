@@ -38,8 +38,8 @@ CONFIG: Config = {
     "adam_eps": 1e-08,
     "eval_every": 50,           # steps between two looks at the development stories
 }
-FLOAT_RANGES = {"learning_rate": (0.0, math.inf), "beta1": (0.0, 1.0), "beta2": (0.0, 1.0),
-                "adam_eps": (0.0, math.inf)}
+FLOAT_RANGES = {"learning_rate": (0.0, 1.7e308), "beta1": (0.0, 1.0), "beta2": (0.0, 1.0),
+                "adam_eps": (1e-30, 1.0)}          # without it, a gradient of zero divides by zero
 DEV_CHUNK = 20                  # stories scored in one forward pass, to bound memory
 HERE = Path(__file__).resolve().parent
 
