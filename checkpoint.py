@@ -181,7 +181,7 @@ def save(path: FilePath, body: Body) -> None:
 
 # ---------------------------------------------------------------------------- the file: reading
 
-def _read(path: FilePath) -> Tuple[Any, Optional[str], str]:
+def _parsed(path: FilePath) -> Tuple[Any, Optional[str], str]:
     """(the value in the file without its sha256, that sha256, the digest that it should have)."""
     name = os.fspath(path)
     try:
@@ -232,14 +232,10 @@ def differing_inputs(recorded: Any, expected: Dict[str, Any]) -> List[str]:
     return names
 
 
-def load(path: FilePath, cfg: Config, expected_inputs: Optional[Dict[str, Any]] = None) -> Body:
-    """What `save` was given. CheckpointError, the file untouched, for everything that is wrong.
-
-    FileNotFoundError if there is no file. `expected_inputs` is an `input_signature`; without it
-    the inputs are not compared.
-    """
+def read(path: FilePath) -> Body:
+    """What `save` was given, of whatever config: `load` for who wants to look, not to continue."""
     name = os.fspath(path)
-    body, recorded, digest = _read(path)
+    body, recorded, digest = _parsed(path)
     if not isinstance(body, dict):
         raise CheckpointError(f"checkpoint {name} does not hold a JSON object")
     version = body.pop("format_version", None)
@@ -249,6 +245,16 @@ def load(path: FilePath, cfg: Config, expected_inputs: Optional[Dict[str, Any]] 
         raise CheckpointError(f"checkpoint {name} failed its SHA-256 check")
     if not isinstance(body.get("config"), dict):
         raise CheckpointError(f"checkpoint {name} has no config that is a JSON object")
+    return body
+
+
+def load(path: FilePath, cfg: Config, expected_inputs: Optional[Dict[str, Any]] = None) -> Body:
+    """What `save` was given. CheckpointError, the file untouched, for everything that is wrong.
+
+    FileNotFoundError if there is no file. `expected_inputs` is an `input_signature`; without it
+    the inputs are not compared.
+    """
+    body = read(path)
     keys = _differing(body["config"], cfg)
     if keys:
         raise CheckpointError(f"checkpoint was written with a different config: {keys}")
@@ -322,11 +328,22 @@ def lock(folder: FilePath) -> Iterator[None]:
         os.close(descriptor)
 
 
+def make_folder(folder: str) -> None:
+    """Make `folder` and what is missing above it, each as durable as a rename in it will be."""
+    parent = os.path.dirname(os.path.abspath(folder))
+    if not os.path.isdir(folder):
+        make_folder(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        sync_folder(parent)
+
+
 def sweep(folder: FilePath) -> None:
     """Remove the temporaries that a killed save left; nothing else. Only for the lock's holder."""
     for name in os.listdir(folder):
-        if TEMPORARY.fullmatch(name):
-            os.unlink(os.path.join(folder, name))
+        path = os.path.join(folder, name)
+        if TEMPORARY.fullmatch(name) and not os.path.isdir(path):
+            os.unlink(path)
 
 
 def kept_states(folder: FilePath) -> List[Tuple[int, str]]:
@@ -335,11 +352,24 @@ def kept_states(folder: FilePath) -> List[Tuple[int, str]]:
     return sorted((int(match[1]), os.path.join(folder, name)) for match, name in found if match)
 
 
+def refuse_foreign(path: str) -> None:
+    """CheckpointError if something is at `path` that is no checkpoint, not even of an earlier run."""
+    try:
+        read(path)
+    except FileNotFoundError:
+        if os.path.lexists(path):
+            raise CheckpointError(f"{path} is a link to nothing; move it away, or run without keep") from None
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} has the name of a state to keep, but is none ({error}); "
+                              "move it away, or run without keep") from error
+
+
 class Run:
     """One run's folder, and what is needed to tell whether a checkpoint in it belongs to the run."""
 
     def __init__(self, tok: Tokenizer, text: str, cfg: Config, folder: FilePath, keep: int):
         self.cfg, self.folder, self.keep = cfg, os.fspath(folder), keep
+        self.kept: List[Tuple[int, str]] = []       # (step, path), oldest first
         self.vocab_size, self.inputs = len(tok.vocab), input_signature(tok, text)
         train_stories, dev_stories, _ = split_stories(text)
         self.sequences = encode_all(tok, train_stories, cfg["max_len"])
@@ -354,13 +384,16 @@ class Run:
         check_body(body, self.cfg, self.vocab_size, len(self.sequences), os.fspath(path))
         return body
 
+    def is_own(self, step: int, path: str) -> bool:
+        """Whether `path` holds this run's state at `step`: nothing else is counted, or removed."""
+        with contextlib.suppress(CheckpointError, OSError):
+            return bool(self.verified(path)["step"] == step)
+        return False
+
     def newest_kept(self) -> Optional[str]:
         """The path of the newest kept state that verifies, or None."""
-        for _, path in reversed(kept_states(self.folder)):
-            with contextlib.suppress(CheckpointError, OSError):
-                self.verified(path)
-                return path
-        return None
+        newest_first = reversed(kept_states(self.folder))
+        return next((path for step, path in newest_first if self.is_own(step, path)), None)
 
     def body_to_resume(self, path: FilePath) -> Body:
         """`verified`; a refusal also names the kept state from which the run can go on."""
@@ -387,16 +420,31 @@ class Run:
         data = serialise(state_to_body(state, self.cfg, self.inputs))
         write_atomically(self.path("last.json"), data)
         if self.keep:
-            write_atomically(self.path(f"step-{state.step:06d}.json"), data)
-            self.prune(state.step)
+            self.keep_copy(state.step, data)
 
-    def prune(self, step: int) -> None:
-        """Remove kept states but the latest `keep`, oldest first, and only those this run wrote."""
-        past = [(number, path) for number, path in kept_states(self.folder) if number <= step]
-        for number, path in past[:-self.keep]:
-            with contextlib.suppress(CheckpointError):
-                if self.verified(path)["step"] == number:
-                    os.unlink(path)
+    def prepare_keeping(self, state: State) -> None:
+        """Find the states that were kept before; refuse now what would stop a save later.
+
+        If the run was stopped between a state and its copy, the copy is made.
+        """
+        for step, path in kept_states(self.folder):
+            if step <= state.step and self.is_own(step, path):
+                self.kept.append((step, path))
+            elif step > state.step and (step % self.cfg["eval_every"] == 0 or step == self.cfg["steps"]):
+                refuse_foreign(path)
+        if state.step and (not self.kept or self.kept[-1][0] != state.step):
+            self.keep_copy(state.step, serialise(state_to_body(state, self.cfg, self.inputs)))
+
+    def keep_copy(self, step: int, data: bytes) -> None:
+        """Keep this state, and of the older ones of this run the latest `keep` - 1."""
+        path = self.path(f"step-{step:06d}.json")
+        refuse_foreign(path)
+        write_atomically(path, data)
+        self.kept.append((step, path))
+        while len(self.kept) > self.keep:
+            oldest = self.kept.pop(0)
+            if self.is_own(*oldest):
+                os.unlink(oldest[1])
 
 
 # ---------------------------------------------------------------------------- the run
@@ -419,12 +467,12 @@ def _train_on(state: State, this: Run, stop_after: Optional[int],
         if stop_after is not None and state.step >= stop_after and is_due(state, cfg):
             return
         train_step(state, this.sequences, cfg)
-        stopping = should_stop is not None and should_stop()
         if is_due(state, cfg):
             if evaluate(state, this.dev):
                 this.save_best(state)       # before last.json: killed in between, last.json makes it again
             this.save_last(state)
-        elif stopping:
+        stopping = should_stop is not None and should_stop()
+        if stopping and not is_due(state, cfg):
             this.save_last(state)
         if progress is not None:
             progress(state)
@@ -453,18 +501,20 @@ def run(tok: Tokenizer, text: str, cfg: Config, folder: FilePath, resume: Union[
     check_config(cfg)
     _check_options(resume, stop_after, keep)
     this = Run(tok, text, cfg, folder, keep)
-    if resume == "auto" or (not resume and resume_from is None):
-        os.makedirs(folder, exist_ok=True)
     source = this.path("last.json") if resume_from is None else resume_from
-    if resume is True and not os.path.lexists(source):
-        _read(source)                   # its FileNotFoundError, before a missing folder has a say
+    must_resume = resume is True or resume_from is not None
+    if must_resume and not os.path.lexists(source):
+        read(source)                    # its FileNotFoundError, before a folder is made
+    make_folder(this.folder)
     with lock(folder):
         sweep(folder)
-        if resume_from is not None or resume is True or (resume and os.path.lexists(source)):
+        if must_resume or (resume and os.path.lexists(source)):
             body = this.body_to_resume(source)
             state = state_from_body(body, cfg, this.vocab_size, restore_optimizer, restore_shuffle)
             this.save_best(state)
         else:
             state = new_state(this.vocab_size, cfg)
+        if keep:
+            this.prepare_keeping(state)
         _train_on(state, this, stop_after, should_stop, progress)
     return state.params, state.history, state.dev_history, state.best

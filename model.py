@@ -24,7 +24,7 @@ import random
 from dataclasses import dataclass
 from typing import Dict, List, Sequence, Tuple
 
-from portable import Matrix, Vector, dots, exp, log, mix
+from portable import Matrix, Vector, dots, exact_sum, exp, log, mix
 
 Params = Dict[str, Matrix]
 Batch = Sequence[Sequence[int]]
@@ -77,7 +77,7 @@ def softmax(scores: Sequence[float]) -> Tuple[Vector, float, float]:
     """
     largest = max(scores)
     exps = [exp(score - largest) for score in scores]
-    total = math.fsum(exps)
+    total = exact_sum(exps)
     return [e / total for e in exps], largest, total
 
 
@@ -155,7 +155,7 @@ def attention_backward(dout: Matrix, probs: Matrix, q: Matrix, k: Matrix, v: Mat
         padded_p, padded_ds = [], []        # rows of equal length, so that they can be transposed
         for n in range(start, end):
             dp = dots([dout[n]], v[start:n + 1])[0]
-            centre = math.fsum([p * g for p, g in zip(probs[n], dp)])
+            centre = exact_sum([p * g for p, g in zip(probs[n], dp)])
             ds = [p * (g - centre) * scale for p, g in zip(probs[n], dp)]
             dq += mix([ds], k[start:n + 1])
             padding = [0.0] * (end - n - 1)
@@ -272,7 +272,7 @@ def batch_gradient(params: Params, batch: Batch) -> Tuple[float, Params]:
     act = forward(params, inputs)
     losses, probs = cross_entropy(act.logits, targets)
     grads = backward(cross_entropy_backward(probs, targets), params, inputs, act)
-    return math.fsum(losses) / len(losses), grads
+    return exact_sum(losses) / len(losses), grads
 
 
 def next_logits(params: Params, ids: Sequence[int]) -> Vector:

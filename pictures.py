@@ -80,7 +80,7 @@ def arrow(x: float, y: float, length: float) -> str:
 
 LINES = {       # run -> how its line is drawn, and what it is called
     "uninterrupted": ("a", 'stroke-width="7" stroke-opacity="0.35"', "never interrupted"),
-    "resumed": ("b", 'stroke-width="2"', "resumed: the same line"),
+    "resumed": ("b", 'stroke-width="2"', "resumed: same line"),
     "resumed_without_optimizer_state":
         ("c", 'stroke-width="2" stroke-dasharray="7 4"', "without Adam's state"),
     "resumed_without_shuffle_state":

@@ -6,6 +6,7 @@ It does not fix exp and log (each C library has its own), and Python does not fi
 which `sum` adds (3.12 changed it). So everything here is made of + - * / in a written order:
 
     exp, log         within two units in the last place of the true value (exp above 0: two and a half)
+    exact_sum        a sum that does not depend on its order
     dots, mix        the two row operations that the whole network is built of
 
 Not handled: machines that compute in more than 64 bits (the 32-bit x87 unit); see `machine_fault`.
@@ -97,6 +98,14 @@ def log(x: float) -> float:
     for k in (23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3):
         tail = (tail + 1.0 / k) * square
     return n * LN2_HIGH + (2.0 * s + (2.0 * s * tail + n * LN2_LOW))
+
+
+def exact_sum(values: Sequence[float]) -> float:
+    """The sum, rounded once, whatever the order (Shewchuk's method); NaN where it overflows."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):     # a sum too large on the way, or infinities of both signs
+        return math.nan
 
 
 # Why is this fast? An interpreter pays for each instruction, not for each multiplication. A loop

@@ -467,6 +467,24 @@ class TestTheBest(Folder):
             run(TOK, TEXT, TINY, self.folder, resume=True)
         self.assertEqual(self.files(self.folder), before)
 
+    def test_finite_values_that_overflow_in_a_step_end_as_a_diverged_run(self) -> None:
+        run(TOK, TEXT, TINY, self.sub("good"), stop_after=6)
+        body = load(self.sub("good/last.json"), TINY)
+        for name, holder in (("lm_head", body["params"]), ("wte", body["params"]), ("mlp_fc", body["adam"]["m"]),
+                             ("mlp_fc", body["adam"]["v"])):
+            row, folder = holder[name][2], self.sub(f"{name}{len(os.listdir(self.folder))}")
+            before, row[:] = row[:], [1.7e308 for _ in row]
+            with self.subTest(name):
+                os.mkdir(folder)
+                save(os.path.join(folder, "last.json"), body)
+                saved = self.files(folder)["last.json"]
+                try:
+                    run(TOK, TEXT, TINY, folder, resume=True)
+                except FloatingPointError as error:
+                    self.assertRegex(str(error), r"^step \d+: the ")
+                    self.assertEqual(self.files(folder)["last.json"], saved)
+            row[:] = before
+
     def test_a_best_json_that_last_json_does_not_know_is_made_right_on_resume(self) -> None:
         with self.dev_losses([2.0, 1.0, 3.0, 1.5]):
             run(TOK, TEXT, TINY, self.folder)

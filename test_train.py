@@ -83,7 +83,7 @@ class TestConfig(unittest.TestCase):
             for value in (least - 1, -5, 8.0, True, "8", None, [8], math.nan):
                 with self.subTest(key=key, value=value):
                     self.assert_refused({**CONFIG, key: value}, f"config: {key!r} is {value!r}; "
-                                        f"expected a whole number from {least} up")
+                                        f"expected a whole number from {least} {'to 512' if key == 'd' else 'up'}")
 
     def test_a_number_out_of_range_or_of_another_type_is_named(self):
         for key, low, high in (("learning_rate", "0.0", "1.7e+308"), ("beta1", "0.0", "1.0"),

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from bpe import END, Tokenizer, distinct_stories
 from model import Batch, Params, batch_gradient, forward, init_params, token_losses
-from portable import machine_fault
+from portable import exact_sum, machine_fault
 
 Config = Dict[str, Any]
 DevHistory = List[Dict[str, Any]]       # [{"step": 50, "dev_loss": 1.2345}, ...]
@@ -40,6 +40,7 @@ CONFIG: Config = {
 }
 FLOAT_RANGES = {"learning_rate": (0.0, 1.7e308), "beta1": (0.0, 1.0), "beta2": (0.0, 1.0),
                 "adam_eps": (1e-30, 1.0)}          # without it, a gradient of zero divides by zero
+WIDEST = 512                    # d: rows of this width are still written out as one expression
 DEV_CHUNK = 20                  # stories scored in one forward pass, to bound memory
 HERE = Path(__file__).resolve().parent
 
@@ -58,8 +59,10 @@ def check_config(cfg: Config) -> None:
                                  f"below {high}")
         else:
             least = 0 if key.endswith("_seed") else 2 if key == "max_len" else 1
-            if type(value) is not int or value < least:
-                raise ValueError(f"config: {key!r} is {value!r}; expected a whole number from {least} up")
+            most = WIDEST if key == "d" else math.inf
+            if type(value) is not int or not least <= value <= most:
+                up = f"to {most}" if key == "d" else "up"
+                raise ValueError(f"config: {key!r} is {value!r}; expected a whole number from {least} {up}")
 
 
 # ---------------------------------------------------------------------------- stories
@@ -87,7 +90,7 @@ def encode_all(tok: Tokenizer, stories: Sequence[str], max_len: int) -> List[Lis
 def mean_loss(params: Params, sequences: Batch) -> float:
     """Mean loss in nats over every predicted token of `sequences`; ValueError if there is none.
 
-    `fsum` rounds once, whatever the order, so the chunks do not show in the result.
+    The sum is rounded once, whatever the order, so the chunks do not show in the result.
     """
     usable = [story for story in sequences if len(story) > 1]
     if not usable:
@@ -95,7 +98,7 @@ def mean_loss(params: Params, sequences: Batch) -> float:
     losses = []
     for start in range(0, len(usable), DEV_CHUNK):
         losses += token_losses(params, usable[start:start + DEV_CHUNK])
-    return math.fsum(losses) / len(losses)
+    return exact_sum(losses) / len(losses)
 
 
 # ---------------------------------------------------------------------------- Adam
@@ -179,16 +182,18 @@ def is_finite(params: Params) -> bool:
 
 
 def train_step(state: State, sequences: Batch, cfg: Config) -> None:
-    """One step on the next batch. FloatingPointError, before a weight is changed, if it diverged."""
+    """One step on the next batch. FloatingPointError if it diverged; the state is of no use then."""
     taken = next_batch(state, len(sequences), cfg["batch"])
     loss, grads = batch_gradient(state.params, [sequences[i] for i in taken])
-    if not (math.isfinite(loss) and is_finite(grads)):
-        raise FloatingPointError(
-            f"step {state.step + 1}: the loss or its gradient is not finite (loss {loss}); "
-            "a lower learning rate usually helps")
-    state.adam.step(state.params, grads)
-    state.step += 1
-    state.history.append(loss)
+    if math.isfinite(loss) and is_finite(grads):
+        state.adam.step(state.params, grads)
+        if is_finite(state.params) and is_finite(state.adam.v):
+            state.step += 1
+            state.history.append(loss)
+            return
+    raise FloatingPointError(
+        f"step {state.step + 1}: the loss or its gradient is not finite (loss {loss}); "
+        "a lower learning rate usually helps")
 
 
 def copy_params(params: Params) -> Params:
@@ -234,7 +239,7 @@ def train(tok: Tokenizer, text: str, cfg: Config) -> Tuple[Params, List[float], 
 
 def checksum(params: Params) -> float:
     """The sum of the squares of every value, rounded to 9 decimals."""
-    return round(math.fsum([x * x for matrix in params.values() for row in matrix for x in row]), 9)
+    return round(exact_sum([x * x for matrix in params.values() for row in matrix for x in row]), 9)
 
 
 def recall_question(tok: Tokenizer, story: str, max_len: int) -> Tuple[List[int], int]:
