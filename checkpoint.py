@@ -53,6 +53,7 @@ FilePath = Union[str, "os.PathLike[str]"]
 FORMAT_VERSION = 1
 SOURCES = ("portable.py", "model.py", "train.py", "bpe.py", "checkpoint.py")
 HERE = Path(__file__).resolve().parent
+PLAIN = {float, int, str, bool, type(None)}
 NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF} | ({errno.EACCES} if os.name == "nt" else set())
 TEMPORARY = re.compile(r"\.(last|best|step-\d{6,})\.json\.[0-9a-f]{8}\.tmp")
 KEPT = re.compile(r"step-(\d{6,})\.json")
@@ -122,11 +123,13 @@ def write_atomically(path: FilePath, data: bytes) -> None:
 
 def _fits_json(value: Any, depth: int = 1) -> bool:
     """Whether every dict in `value` has strings as keys, and nothing is nested too deep to be read."""
-    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+    if depth > MAX_NESTING:
         return False
-    inner = value.values() if isinstance(value, dict) else value
-    return depth <= MAX_NESTING and all(
-        _fits_json(item, depth + 1) for item in inner if isinstance(item, (dict, list, tuple)))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value) and _fits_json([*value.values()], depth)
+    # A row of numbers is left at once: this is asked of every row of every matrix.
+    return PLAIN.issuperset(map(type, value)) or all(
+        _fits_json(item, depth + 1) for item in value if isinstance(item, (dict, list, tuple)))
 
 
 def _not_json(value: Any, place: str, depth: int = 1) -> Optional[str]:

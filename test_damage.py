@@ -410,8 +410,9 @@ class Folders(crash.InAFolder):
 
     def test_a_kept_state_of_another_run_is_not_removed(self):
         other = stopped(5, keep=1, data_seed=6)["step-000005.json"]
-        put(self.folder, {"step-000004.json": other})
-        run(self.folder, keep=1)
+        run(self.folder, keep=1, should_stop=stop_at(11))
+        Path(self.path("step-000004.json")).write_bytes(other)
+        run(self.folder, keep=1, resume=True)
         self.assertEqual(self.steps_kept(), [4, 17])
         self.assertEqual(Path(self.path("step-000004.json")).read_bytes(), other)
 

@@ -137,7 +137,7 @@ MUTANTS = [
     ("the best shares its weights", T, "copy_params(state.params)}", "state.params}", LOWEST),
     ("NaN may be the best", T, "if not math.isfinite(dev_loss):", "if False:", NAN_LOSS),
     ("a NaN gradient is applied", T,
-     "if math.isfinite(loss) and is_finite(grads):", "if True:", NAN_GRADIENT),
+     "return all(all(map(math.isfinite, row))", "return True or all(all(map(math.isfinite, row))", NAN_GRADIENT),
     ("an evaluation draws from the shuffle", T, "    dev_loss = round(",
      "    state.rng.random()\n    dev_loss = round(", HOW_OFTEN),
     ("an epoch's tail is dropped", T, "state.order += state.rng", "state.order = state.rng", STOP),
