@@ -1,7 +1,7 @@
 """Byte-pair encoding over characters: text to token ids and back.
 
     piece      an optional space and a run of word characters, or of punctuation; or white space
-    merge      two neighbouring tokens of a piece become one; never across two pieces
+    merge      two neighboring tokens of a piece become one; never across two pieces
     training   again and again, merge the most frequent pair
     encoding   the same merges in the same order
 
@@ -19,6 +19,7 @@ import io
 import json
 import os
 import re
+import secrets
 import sys
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
@@ -69,7 +70,7 @@ def training_stories(text: str) -> list[str]:
 
 
 def adjacent_pairs(symbols: Sequence[str]) -> list[tuple[str, str]]:
-    """The neighbours from left to right, each as often as `merge_pair` would join it.
+    """The neighbors from left to right, each as often as `merge_pair` would join it.
 
     a b c -> (a, b) (b, c), but a a a -> (a, a) once: the middle a can be joined only once.
     """
@@ -239,7 +240,7 @@ class Tokenizer:
         """
         alphabet = json.dumps(self.alphabet, ensure_ascii=False)
         merges = ",\n".join(json.dumps(merge, ensure_ascii=False) for merge in self.merges)
-        new = f"{os.fspath(path)}.tmp"
+        new = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"
         try:
             with open(new, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
                 file.write(f'{{"alphabet": {alphabet},\n"merges": [\n{merges}\n]}}\n')

@@ -47,6 +47,7 @@ try:
     import fcntl
 except ImportError:                     # Windows
     fcntl = None  # type: ignore[assignment]
+    import msvcrt
 
 Body = Dict[str, Any]
 FilePath = Union[str, "os.PathLike[str]"]
@@ -118,6 +119,8 @@ def write_atomically(path: FilePath, data: bytes) -> None:
             raise
         sync_folder(folder)
     except OSError as error:
+        if error.errno is None:
+            raise
         raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
 
 
@@ -223,7 +226,7 @@ def input_signature(tok: Tokenizer, text: str) -> Dict[str, Any]:
 
 def differing_inputs(recorded: Any, expected: Dict[str, Any]) -> List[str]:
     """In words, which of the training inputs differ; [] if none does."""
-    if not isinstance(recorded, dict):
+    if not isinstance(recorded, dict) or not recorded:
         return ["none recorded"]
     sources = recorded.get("source_sha256")
     names = []
@@ -301,31 +304,35 @@ def state_from_body(body: Body, cfg: Config, vocab_size: int,
 
 # ---------------------------------------------------------------------------- the run's folder
 
+def _lock_or_fail(descriptor: int) -> None:
+    """Lock an open file at once; OSError if another holds it. The system unlocks when its holder ends."""
+    if fcntl is None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:            # a drive that has no locks does not stop a run
+        if error.errno not in NOT_SUPPORTED | {errno.ENOLCK, errno.ENOSYS}:
+            raise
+
+
 @contextlib.contextmanager
 def lock(folder: FilePath) -> Iterator[None]:
     """Hold `folder` for one run. CheckpointError while another run holds it.
 
-    The system lets go when the holder ends, however it ends. On Unix the folder itself is locked;
-    on Windows a file that the system deletes with its last handle stands for it.
+    On Unix the folder itself is locked. On Windows, which has no locks on folders, a file stands
+    for it that the system deletes with its last handle.
     """
-    refusal = f"folder {os.fspath(folder)} is in use by another run; wait until it ends, or stop it"
+    path, flags = os.fspath(folder), os.O_RDONLY
     if fcntl is None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_TEMPORARY", 0)
-        try:
-            descriptor = os.open(os.path.join(folder, ".lock"), flags)
-        except (FileExistsError, PermissionError):
-            raise CheckpointError(refusal) from None
-    else:
-        descriptor = os.open(folder, os.O_RDONLY)
+        path, flags = os.path.join(path, ".lock"), os.O_RDWR | os.O_CREAT | getattr(os, "O_TEMPORARY", 0)
+    descriptor = os.open(path, flags)
     try:
-        if fcntl is not None:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise CheckpointError(refusal) from None
-            except OSError as error:    # a drive that has no locks does not stop a run
-                if error.errno not in NOT_SUPPORTED | {errno.ENOLCK, errno.ENOSYS}:
-                    raise
+        try:
+            _lock_or_fail(descriptor)
+        except OSError:
+            raise CheckpointError(f"folder {os.fspath(folder)} is in use by another run; "
+                                  "wait until it ends, or stop it") from None
         yield
     finally:
         os.close(descriptor)
@@ -335,6 +342,8 @@ def make_folder(folder: str) -> None:
     """Make `folder` and what is missing above it, each as durable as a rename in it will be."""
     parent = os.path.dirname(os.path.abspath(folder))
     if not os.path.isdir(folder):
+        if parent == os.path.abspath(folder):
+            raise FileNotFoundError(errno.ENOENT, "no such drive", folder)
         make_folder(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
@@ -454,7 +463,7 @@ class Run:
 
 def _check_options(resume: Union[bool, str], stop_after: Optional[int], keep: int) -> None:
     """ValueError that names the option of `run` that makes no sense."""
-    if resume not in (True, False, "auto"):
+    if type(resume) is not bool and resume != "auto":
         raise ValueError(f"resume is {resume!r}; expected True, False or 'auto'")
     if stop_after is not None and (type(stop_after) is not int or stop_after < 1):
         raise ValueError(f"stop_after is {stop_after!r}; expected a step from 1 up")
@@ -490,7 +499,8 @@ def run(tok: Tokenizer, text: str, cfg: Config, folder: FilePath, resume: Union[
         ) -> Tuple[Params, List[float], DevHistory, Optional[Body]]:
     """Train as `train.train` does, saving after each evaluation; (params, history, dev_history, best).
 
-    resume          False: from step 1. True: from last.json, refused if there is none.
+    resume          False: from step 1; what is in the folder stays until the first evaluation's save
+                    takes its place. True: from last.json, refused if there is none.
                     "auto": from last.json if there is one. `resume_from`: from that file instead.
     stop_after      stop at the first evaluation at or after this step
     should_stop     asked after each step; when true, the state is saved there and the run stops

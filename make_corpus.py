@@ -1,7 +1,7 @@
 """Write corpus.txt: 420 short stories from a small grammar, one a line.
 
-Each story gives a child a thing of one colour, leads it through a place or two, perhaps past a
-thing of another colour, and asks the first colour again in its last sentence:
+Each story gives a child a thing of one color, leads it to one place, perhaps past a thing of
+another color, and asks the first thing's color again in its last sentence:
 
     Mia had a red kite. She took it to the park. Ben had a blue drum. The kite was still red.
 

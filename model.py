@@ -1,11 +1,12 @@
 """One pre-normalised transformer block: forward, loss, and the gradient derived by hand.
 
     letter  value  meaning
-    N         280  tokens of a batch, all its stories in one list: one product serves them all
-    T          35  tokens of one story (N is the sum of the batch's T)
+    N         209  tokens of a batch, all its stories in one list: one product serves them all
+    T          26  tokens of one story (N is the sum of the batch's T)
     V         128  vocabulary size
     d          16  width of every row that `dots` and `mix` work on
     H          64  width of the MLP (`hidden`)
+    M              rows of a second matrix, as many as the place needs
 
 The forward pass has ten numbered steps; the backward pass undoes them from 10 to 1, and each
 layer's backward stands under its forward. A gradient is named d + the name of its variable.
@@ -24,7 +25,7 @@ import random
 from dataclasses import dataclass
 from typing import Dict, List, Sequence, Tuple
 
-from portable import Matrix, Vector, dots, exact_sum, exp, log, mix
+from portable import Matrix, Vector, dots, exact_sum, exps, log, mix
 
 Params = Dict[str, Matrix]
 Batch = Sequence[Sequence[int]]
@@ -76,9 +77,9 @@ def softmax(scores: Sequence[float]) -> Tuple[Vector, float, float]:
     The largest is subtracted for safety only: exp of a large score would overflow.
     """
     largest = max(scores)
-    exps = [exp(score - largest) for score in scores]
-    total = exact_sum(exps)
-    return [e / total for e in exps], largest, total
+    powers = exps(scores, largest)
+    total = exact_sum(powers)
+    return [power / total for power in powers], largest, total
 
 
 # ---------------------------------------------------------------------------- layers
@@ -127,6 +128,8 @@ def linear_backward(dy: Matrix, x: Matrix, w: Matrix) -> Tuple[Matrix, Matrix]:
 
 def attention(q: Matrix, k: Matrix, v: Matrix, lengths: Sequence[int]) -> Tuple[Matrix, Matrix]:
     """q, k, v (N, d) -> (out (N, d), probs): each token looks at itself and its past.
+
+    Vaswani and others, Attention Is All You Need, 2017, with one head. lengths: T of each story.
 
     probs[n] has one entry for each position of its story up to its own: the causal mask is a
     slice, and nothing has to be set to minus infinity.
@@ -195,7 +198,7 @@ def cross_entropy_backward(probs: Matrix, targets: Sequence[int]) -> Matrix:
 
 @dataclass
 class Activations:
-    """What a forward pass leaves for the backward pass; a letter in front of a step's number."""
+    """What a forward pass leaves for the backward pass: each field, the step that made it, its shape."""
     lengths: List[int]      # T of each story
     a: Matrix               # 2   (N, d) and its norm's scales
     a_scales: Vector

@@ -2,10 +2,10 @@
 
 A parameter hash after 600 steps is a chain of some billion floating-point operations; one that
 rounds differently anywhere changes it. IEEE 754 fixes the result of + - * / and of the square root.
-It does not fix exp and log (each C library has its own), and Python does not fix the order in
-which `sum` adds (3.12 changed it). So everything here is made of + - * / in a written order:
+It does not fix exp and log (each C library has its own), and Python does not fix how `sum`
+rounds (3.12 changed it). So everything here is made of + - * / in a written order:
 
-    exp, log         within two units in the last place of the true value (exp above 0: two and a half)
+    exp, exps, log   within two units in the last place of the true value (exp above 0: two and a half)
     exact_sum        a sum that does not depend on its order
     dots, mix        the two row operations that the whole network is built of
 
@@ -25,8 +25,6 @@ RowOperation = Callable[[Sequence[Sequence[float]], Sequence[Sequence[float]]], 
 LN2_HIGH = 0.6931471803691238           # ln 2 cut to 32 bits: times a small integer it is exact
 LN2_LOW = 1.9082149292705877e-10        # the rest of ln 2
 SQRT_HALF = 0.7071067811865476
-CELLS = 256                             # table cells per unit of x
-TABLE_END = 64                          # the table covers -64 < x <= 0
 
 
 def _exp_table() -> Vector:
@@ -40,9 +38,9 @@ def _exp_table() -> Vector:
     while term:                         # the series of exp(-1/256): 1 - 1/256 + (1/256)^2 / 2 - ...
         ratio += term if n % 2 == 0 else -term
         n += 1
-        term //= CELLS * n
+        term //= 256 * n
     table, value = [], one
-    for _ in range(CELLS * TABLE_END):
+    for _ in range(16384):
         table.append(value / one)
         value = value * ratio >> 256
     return table
@@ -51,21 +49,35 @@ def _exp_table() -> Vector:
 _EXP = _exp_table()
 
 
-def exp(x: float) -> float:
-    """e to the power x. OverflowError above 709.78, as `math.exp` raises it.
+def exps(xs: Sequence[float], shift: float) -> Vector:
+    """exp(x - shift) of every x, as softmax needs it: a call for each number would cost too much.
 
     For softmax's arguments, -64 < x <= 0, it is one table entry times a short series:
     x = r - k/256 with -1/256 < r <= 0, and r is exact because 256 is a power of two.
     """
-    if not -TABLE_END < x <= 0.0:
-        return _exp_far(x)
-    k = math.floor(x * -CELLS)
-    r = x + k / CELLS
-    return _EXP[k] * (1.0 + r * (1.0 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120))))))
+    results, table, floor = [], _EXP, math.floor
+    for x in xs:
+        x -= shift
+        if -64.0 < x <= 0.0:
+            k = floor(x * -256.0)
+            r = x + k / 256.0
+            series = 1.0 + r * (1.0 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120)))))
+            results.append(table[k] * series)
+        else:
+            results.append(_exp_far(x))
+    return results
+
+
+def exp(x: float) -> float:
+    """e to the power x. OverflowError above 709.78, as `math.exp` raises it."""
+    return exps([x], 0.0)[0]
 
 
 def _exp_far(x: float) -> float:
-    """exp outside the table: exp(x) = 2^n exp(x - n ln 2), with -ln 2 <= x - n ln 2 <= 0."""
+    """exp outside the table: exp(x) = 2^n exp(x - n ln 2), with -ln 2 <= x - n ln 2 <= 0.
+
+    It stands below `exp`, which it calls with an argument inside the table.
+    """
     if x != x or x == math.inf:
         return x
     if x > 710.0:                       # the largest float is e^709.78

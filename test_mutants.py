@@ -146,7 +146,7 @@ MUTANTS = [
      "all(type(x) is float and", "all(type(x) in (int, float) and", FIELD),
     ("rows are not counted", V, " and len(value[name]) == rows", "", FIELD),
     ("v may be negative", V, ", shapes, low=0.0)", ", shapes)", FIELD),
-    ("t may differ from the step", V, '"adam.t", step, step)', '"adam.t", 0, 10000)', FIELD),
+    ("t may differ from the step", V, '"adam.t", step if exact else 0, step)', '"adam.t", 0, 10000)', FIELD),
     ("a story may stand twice in an order", V, " == len({*map(repr, value)})", "", FIELD),
     ("the generator's position is not checked", V, "and value[1][-1] <= 624", "", FIELD),
     ("the best is not verified", V, '        self.fields(value, "best", ',

@@ -12,10 +12,11 @@ import unittest
 from decimal import Decimal
 
 import portable
-from portable import CELLS, TABLE_END, dots, exp, log, machine_fault, mix, row_operations
+from portable import dots, exact_sum, exp, exps, log, machine_fault, mix, row_operations
 
 NAN, INF = math.nan, math.inf
-TABLE_SIZE = CELLS * TABLE_END
+CELLS = 256                             # table cells per unit of x
+TABLE_SIZE = CELLS * 64
 
 EXP_GOLDEN = {
     -0.00390625: "0x1.fe00ffaabffbcp-1",
@@ -281,6 +282,17 @@ class TestRowOperations(unittest.TestCase):
     def test_nothing_to_do_gives_nothing(self):
         self.assertEqual(dots([], [[1.0]]), [])
         self.assertEqual(mix([], [[1.0]]), [])
+
+    def test_exps_is_exp_of_every_difference(self):
+        xs = [3.5, -1.0, 700.0, 0.1, -800.0]
+        self.assertEqual(bits([exps(xs, 0.1)]), bits([[exp(x - 0.1) for x in xs]]))
+        self.assertEqual(exps([], 0.0), [])
+
+    def test_an_exact_sum_does_not_depend_on_the_order_and_an_overflow_is_nan(self):
+        values = [1e16, 1.0, -1e16, 1.0, 0.1]
+        self.assertEqual({exact_sum(order) for order in (values, values[::-1], sorted(values))}, {2.1})
+        for bad in ([INF, -INF], [1.7e308, 1.7e308], [math.nan]):
+            self.assertTrue(math.isnan(exact_sum(bad)), bad)
 
     def test_the_functions_of_a_width_are_made_once(self):
         self.assertIs(row_operations(5), row_operations(5))

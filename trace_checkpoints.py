@@ -127,9 +127,9 @@ def run_all(pool: Executor, cfg: Config, stop_after: int, folder: str) -> Tuple[
 
     whole = pool.submit(full_run, cfg, place("whole"))
     pool.submit(first_part, cfg, place("interrupted"), stop_after).result()
+    integrity = refusals(cfg, place("interrupted"))     # before the folder is copied: it writes there
     resumes = {name: pool.submit(resumed_run, cfg, place("interrupted"), place(name), switches)
                for name, switches in RESUMES.items()}
-    integrity = refusals(cfg, place("interrupted"))
     return whole.result(), {name: future.result() for name, future in resumes.items()}, integrity
 
 
@@ -145,7 +145,7 @@ def executor(jobs: int) -> Iterator[Executor]:
         pool: Executor = OneProcess()
         if jobs > 1:
             with contextlib.suppress(ImportError, NotImplementedError, OSError, RuntimeError):
-                processes = stack.enter_context(ProcessPoolExecutor(jobs))
+                processes = stack.enter_context(ProcessPoolExecutor(min(jobs, 1 + len(RESUMES))))
                 processes.submit(os.getpid).result()
                 pool = processes
         yield pool
@@ -228,7 +228,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             raise ValueError(machine_fault())
         files = compute(args.jobs)
         problem = check_files(files) if args.check else None
-    except (OSError, ValueError, FloatingPointError) as error:
+    except (OSError, ValueError, FloatingPointError, RuntimeError) as error:
         problem = str(error)
     except KeyboardInterrupt:
         return 130

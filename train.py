@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from bpe import END, Tokenizer, distinct_stories
+from bpe import END, Tokenizer, distinct_stories, training_stories
 from model import Batch, Params, batch_gradient, forward, init_params, token_losses
 from portable import exact_sum, machine_fault
 
@@ -39,7 +39,7 @@ CONFIG: Config = {
     "eval_every": 50,           # steps between two looks at the development stories
 }
 FLOAT_RANGES = {"learning_rate": (0.0, 1.7e308), "beta1": (0.0, 1.0), "beta2": (0.0, 1.0),
-                "adam_eps": (1e-30, 1.0)}          # without it, a gradient of zero divides by zero
+                "adam_eps": (1e-30, 1.0)}          # at 0, a gradient of zero would divide by zero
 WIDEST = 512                    # d: rows of this width are still written out as one expression
 DEV_CHUNK = 20                  # stories scored in one forward pass, to bound memory
 HERE = Path(__file__).resolve().parent
@@ -76,8 +76,7 @@ def split_stories(text: str) -> Tuple[List[str], List[str], List[str]]:
     stories = distinct_stories(text)
     if len(stories) < 7:
         raise ValueError(f"too few stories: {len(stories)} distinct; at least 7 are needed, one a line")
-    train = [story for i, story in enumerate(stories) if i % 7 < 5]
-    return train, stories[5::7], stories[6::7]
+    return training_stories(text), stories[5::7], stories[6::7]
 
 
 def encode_all(tok: Tokenizer, stories: Sequence[str], max_len: int) -> List[List[int]]:
@@ -243,9 +242,9 @@ def checksum(params: Params) -> float:
 
 
 def recall_question(tok: Tokenizer, story: str, max_len: int) -> Tuple[List[int], int]:
-    """(ids up to and with the colour that ends the story, number of ids that are the colour).
+    """(ids up to and with the color that ends the story, number of ids that are the color).
 
-    The colour is the last word, asked for again; (.., 0) if the story does not name it earlier.
+    The color is the last word, asked for again; ([], 0) if the story does not name it earlier.
     """
     question, _, answer = story.rstrip(".!?").rpartition(" ")
     if answer not in question.replace(".", " ").replace(",", " ").split():
@@ -261,7 +260,7 @@ def most_likely(row: Sequence[float]) -> int:
 
 
 def color_recall(params: Params, tok: Tokenizer, stories: Sequence[str]) -> Dict[str, int]:
-    """{"correct", "total"}: in how many stories the likeliest last word is the colour named early."""
+    """{"correct", "total"}: in how many stories the likeliest last word is the color named early."""
     correct = total = 0
     for story in stories:
         ids, asked = recall_question(tok, story, len(params["wpe"]))

@@ -1,7 +1,7 @@
 """What a checkpoint must hold, field by field, before anything is done with it.
 
 A digest tells that a file is as it was written. It does not tell that what was written can be
-continued: a file from another version, or made by hand, may have a valid digest and a row too
+continued: a file from another version, or made by hand, may have a valid digest and one row too
 few. So every field is looked at, its type, its range and its shape, and refused by name.
 """
 from __future__ import annotations
@@ -65,9 +65,8 @@ class Checks:
         self.that(value[2] is None or (type(value[2]) is float and math.isfinite(value[2])),
                   "rng_state[2]", "null or a finite float")
 
-    def order(self, value: Any, step: int, stories: int, batch: int) -> None:
-        """An epoch's remaining stories: how many they are follows from the step."""
-        left = -batch * step % stories
+    def order(self, value: Any, left: int, stories: int) -> None:
+        """The stories that an epoch has left."""
         self.that(isinstance(value, list) and len(value) == left == len({*map(repr, value)})
                   and all(type(i) is int and 0 <= i < stories for i in value),
                   "order", f"a list of {left} different story indices below {stories}")
@@ -108,8 +107,12 @@ def check_params(params: Any, cfg: Config, vocab_size: int, name: str) -> None:
     Checks(name).params(params, "params", shapes_of(cfg, vocab_size))
 
 
-def check_body(body: Body, cfg: Config, vocab_size: int, stories: int, name: str) -> None:
-    """CheckpointError naming file and field unless `body` holds all that the next step depends on."""
+def check_body(body: Body, cfg: Config, vocab_size: int, stories: int, name: str, exact: bool = True) -> None:
+    """CheckpointError naming file and field unless `body` holds all that the next step depends on.
+
+    Adam's t and the number of stories left in the epoch follow from the step; without `exact`, for
+    who only wants to look at a run whose resume forgot them, they need not.
+    """
     checks, shapes = Checks(name), shapes_of(cfg, vocab_size)
     checks.fields(body, "checkpoint", ["step", "config", "params", "training_inputs", "adam", "rng_state",
                                        "order", "history", "dev_history", "best"])
@@ -119,9 +122,12 @@ def check_body(body: Body, cfg: Config, vocab_size: int, stories: int, name: str
     checks.fields(body["adam"], "adam", ["m", "v", "t"])
     checks.params(body["adam"]["m"], "adam.m", shapes)
     checks.params(body["adam"]["v"], "adam.v", shapes, low=0.0)
-    checks.whole(body["adam"]["t"], "adam.t", step, step)
+    checks.whole(body["adam"]["t"], "adam.t", step if exact else 0, step)
     checks.rng_state(body["rng_state"])
-    checks.order(body["order"], step, stories, cfg["batch"])
+    left = -cfg["batch"] * step % stories
+    if not exact and isinstance(body["order"], list):
+        left = len(body["order"])
+    checks.order(body["order"], left, stories)
     checks.floats(body["history"], "history", step)
     checks.dev_history(body["dev_history"], step, cfg)
     checks.best(body["best"], body["dev_history"], shapes)

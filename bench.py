@@ -1,0 +1,641 @@
+"""How fast the lab is, beside twins of the same model; what sizes, checkpoints and processes cost.
+
+    python3 bench.py            every section, some minutes      --quick    in under a minute
+    python3 bench.py --write    also writes benchmark.json       --only     the sections named
+
+What is compared runs in turns, A B C A B C, so that a busy moment of the machine meets all alike.
+A ratio is taken within each round; the median of the rounds is the result, min to max the spread.
+A twin must first give the lab's own loss and gradients, or the benchmark ends with exit status 1.
+Slow is no failure: a goal that is missed is printed as missed.
+"""
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import math
+import os
+import platform
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from unittest import mock
+
+import checkpoint
+import model
+import trace_checkpoints as record
+import train
+from model import Batch, Params
+from train import CONFIG
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
+Row = Dict[str, Any]
+Tables = Dict[str, List[Row]]               # title -> rows
+Seconds = Dict[str, List[float]]            # contestant -> seconds in each round
+Step = Callable[[], Any]                    # a contestant
+Gradient = Callable[[Params, Batch], Tuple[float, Params]]
+HERE = Path(__file__).resolve().parent
+WARM_UP = 20 if platform.python_implementation() == "PyPy" else 1      # PyPy compiles while it runs
+
+
+# ---------------------------------------------------------------------------- measuring
+
+class Timed(float):
+    """Seconds that a contestant took by a clock of its own."""
+
+
+def in_turns(contestants: Dict[str, Step], rounds: int, warm_up: int = WARM_UP) -> Seconds:
+    """Seconds of each contestant in each round, after untimed ones; none pays for another's garbage."""
+    seconds: Seconds = {name: [] for name in contestants}
+    for number in range(-warm_up, rounds):
+        for name, contestant in contestants.items():
+            gc.collect()
+            began = time.perf_counter()
+            own = contestant()
+            by_clock = time.perf_counter() - began
+            if number >= 0:
+                seconds[name].append(own if isinstance(own, Timed) else by_clock)
+            own = None                  # freed here and not in the next one's time
+    return seconds
+
+
+def spread(values: Sequence[float], unit: str = "") -> Row:
+    """Median, min and max, to four digits: more would be noise."""
+    parts = (("median", statistics.median(values)), ("min", min(values)), ("max", max(values)))
+    return {f"{name}{unit}": float(f"{value:.4g}") for name, value in parts}
+
+
+def time_rows(seconds: Seconds) -> List[Row]:
+    return [{"what": name, **spread([1e3 * s for s in times], "_ms"), "rounds": len(times)}
+            for name, times in seconds.items()]
+
+
+def ratio_row(what: str, above: Sequence[float], below: Sequence[float], goal: str = "") -> Row:
+    """The quotients of each round; the goal reads "at least 3" or "at most 0.6"."""
+    row = {"ratio": what, **spread([a / b for a, b in zip(above, below)]), "goal": goal, "verdict": ""}
+    if goal:
+        bound = float(goal.split()[-1])
+        met = row["median"] >= bound if "least" in goal else row["median"] <= bound
+        row["verdict"] = "met" if met else "missed"
+    return row
+
+
+# ---------------------------------------------------------------------------- twin 1: naive
+
+def plain_dots(xs: Any, rows: Any) -> Any:
+    return [[sum(a * w for a, w in zip(x, row)) for row in rows] for x in xs]
+
+
+def plain_exps(xs: Sequence[float], shift: float) -> List[float]:
+    return [math.exp(x - shift) for x in xs]
+
+
+def plain_mix(coefficients: Any, rows: Any) -> Any:
+    return [[sum(c * row[i] for c, row in zip(cs, rows)) for i in range(len(rows[0]))]
+            for cs in coefficients]
+
+
+def naive_gradient(params: Params, batch: Batch) -> Tuple[float, Params]:
+    """The very same model, with the row operations, exp and log that one would write first."""
+    with mock.patch.multiple(model, dots=plain_dots, mix=plain_mix, exps=plain_exps, log=math.log):
+        return model.batch_gradient(params, batch)
+
+
+# ---------------------------------------------------------------------------- twin 2: scalar autograd
+
+class Value:
+    """A number that knows what it was made of, so that the chain rule can be walked back to it."""
+
+    __slots__ = ("children", "data", "grad", "local")
+
+    def __init__(self, data: float, children: Tuple[Value, ...] = (), local: Tuple[float, ...] = ()):
+        self.data, self.grad, self.children, self.local = data, 0.0, children, local
+
+    def __add__(self, other: Any) -> Value:
+        other = lift(other)
+        return Value(self.data + other.data, (self, other), (1.0, 1.0))
+
+    def __sub__(self, other: Any) -> Value:
+        other = lift(other)
+        return Value(self.data - other.data, (self, other), (1.0, -1.0))
+
+    def __mul__(self, other: Any) -> Value:
+        other = lift(other)
+        return Value(self.data * other.data, (self, other), (other.data, self.data))
+
+    def __truediv__(self, other: Any) -> Value:
+        other = lift(other)
+        quotient = self.data / other.data
+        return Value(quotient, (self, other), (1.0 / other.data, -quotient / other.data))
+
+    def __rtruediv__(self, other: float) -> Value:
+        return lift(other) / self
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.data > lift(other).data)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def backward(self) -> None:
+        """Put d self / d x into x.grad for every x below. With a stack: a recursion would be too deep."""
+        order, seen, stack = [], set(), [(self, False)]
+        while stack:
+            node, children_done = stack.pop()
+            if children_done:
+                order.append(node)
+            elif node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack.extend((child, False) for child in node.children)
+        self.grad = 1.0
+        for node in reversed(order):
+            for child, local in zip(node.children, node.local):
+                child.grad += local * node.grad
+
+
+def lift(x: Any) -> Value:
+    return x if isinstance(x, Value) else Value(x)
+
+
+def differentiable(function: Callable[[float], float], slope: Callable[[float, float], float]) -> Any:
+    """`function` for Values too; `slope(x, function(x))` is its derivative."""
+    def apply(x: Any) -> Any:
+        if not isinstance(x, Value):
+            return function(x)
+        y = function(x.data)
+        return Value(y, (x,), (slope(x.data, y),))
+    return apply
+
+
+VALUE_EXP = differentiable(math.exp, lambda x, y: y)
+VALUE_MATH = {"exps": lambda xs, shift: [VALUE_EXP(x - shift) for x in xs],
+              "log": differentiable(math.log, lambda x, y: 1.0 / x),
+              "math": SimpleNamespace(sqrt=differentiable(math.sqrt, lambda x, y: 0.5 / y)), "exact_sum": sum}
+
+
+def value_gradient(params: Params, story: Sequence[int]) -> Tuple[float, Params, float]:
+    """(loss, gradients, seconds that these took): model.py's own forward pass, its floats made Values."""
+    w: Any = {name: [[Value(x) for x in row] for row in matrix] for name, matrix in params.items()}
+    began = time.perf_counter()
+    with mock.patch.multiple(model, dots=plain_dots, mix=plain_mix, **VALUE_MATH):
+        losses: Any = model.token_losses(w, [story])
+    mean = sum(losses) / len(losses)
+    mean.backward()
+    loss = mean.data
+    del losses, mean                    # freeing some hundred thousand objects is part of the price
+    seconds = time.perf_counter() - began
+    return loss, {name: [[x.grad for x in row] for row in matrix] for name, matrix in w.items()}, seconds
+
+
+# ---------------------------------------------------------------------------- twin 3: NumPy
+
+def np_norm(x: Any) -> Tuple[Any, Any]:
+    scale = 1.0 / np.sqrt((x * x).mean(-1, keepdims=True) + model.NORM_EPS)
+    return x * scale, scale
+
+
+def np_norm_backward(dy: Any, y: Any, scale: Any) -> Any:
+    return scale * (dy - y * (dy * y).mean(-1, keepdims=True))
+
+
+def np_softmax(scores: Any) -> Any:
+    exps = np.exp(scores - scores.max(-1, keepdims=True))
+    return exps / exps.sum(-1, keepdims=True)
+
+
+def np_over_tokens(dy: Any, x: Any) -> Any:
+    return dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1])
+
+
+def np_gradient(w: Dict[str, Any], batch: Batch) -> Tuple[float, Dict[str, Any]]:
+    """The ten steps of model.py and back, on arrays (stories, T, d) padded to the longest story."""
+    lengths = np.array([len(story) - 1 for story in batch])
+    places = np.arange(lengths.max())
+    padded = np.array([[*story, *[0] * (len(places) + 1 - len(story))] for story in batch])
+    inputs, targets, mask = padded[:, :-1], padded[:, 1:, None], (places < lengths[:, None])[..., None]
+    x = w["wte"][inputs] + w["wpe"][places]                                     # 1
+    a, a_scale = np_norm(x)                                                     # 2
+    q, k, v = (a @ w[name].T for name in ("attn_wq", "attn_wk", "attn_wv"))     # 3
+    scale, past = 1.0 / math.sqrt(q.shape[-1]), places <= places[:, None]
+    probs = np_softmax(np.where(past, q @ k.swapaxes(1, 2) * scale, -np.inf))   # 4
+    out = probs @ v
+    y = x + out @ w["attn_wo"].T                                                # 5
+    b, b_scale = np_norm(y)                                                     # 6
+    h = np.maximum(b @ w["mlp_fc"].T, 0.0)                                      # 7
+    c, c_scale = np_norm(y + h @ w["mlp_proj"])                                 # 8, 9
+    p = np_softmax(c @ w["lm_head"].T)                                          # 10
+    likely = np.take_along_axis(p, targets, -1)
+    np.put_along_axis(p, targets, likely - 1.0, -1)
+    dlogits = p * (mask / lengths.sum())
+    grads = {name: np.zeros_like(matrix) for name, matrix in w.items()}
+    grads["lm_head"] = np_over_tokens(dlogits, c)                               # 10
+    dz = np_norm_backward(dlogits @ w["lm_head"], c, c_scale)                   # 9
+    grads["mlp_proj"] = np_over_tokens(h, dz)                                   # 8
+    du = dz @ w["mlp_proj"].T * (h > 0.0)                                       # 7
+    grads["mlp_fc"] = np_over_tokens(du, b)
+    dy = dz + np_norm_backward(du @ w["mlp_fc"], b, b_scale)                    # 6
+    grads["attn_wo"] = np_over_tokens(dy, out)                                  # 5
+    dout = dy @ w["attn_wo"]
+    dprobs, da = dout @ v.swapaxes(1, 2), np.zeros_like(a)                      # 4
+    ds = probs * (dprobs - (probs * dprobs).sum(-1, keepdims=True)) * scale
+    for name, gradient in (("attn_wq", ds @ k), ("attn_wk", ds.swapaxes(1, 2) @ q),
+                           ("attn_wv", probs.swapaxes(1, 2) @ dout)):           # 3
+        grads[name] = np_over_tokens(gradient, a)
+        da += gradient @ w[name]
+    dx = dy + np_norm_backward(da, a, a_scale)                                  # 2
+    np.add.at(grads["wte"], inputs, dx)                                         # 1
+    grads["wpe"][places] = dx.sum(0)
+    return float(-np.log(likely[mask]).mean()), grads
+
+
+def np_stepper(w: Dict[str, Any], batches: Sequence[Batch]) -> Step:
+    m, v = ({name: np.zeros_like(matrix) for name, matrix in w.items()} for _ in "mv")
+    upcoming = enumerate(itertools.cycle(batches), 1)
+    beta1, beta2, rate, eps = (CONFIG[key] for key in ("beta1", "beta2", "learning_rate", "adam_eps"))
+
+    def step() -> None:
+        t, batch = next(upcoming)
+        for name, g in np_gradient(w, batch)[1].items():
+            m[name] = beta1 * m[name] + (1.0 - beta1) * g
+            v[name] = beta2 * v[name] + (1.0 - beta2) * g * g
+            w[name] -= rate * (m[name] / (1.0 - beta1 ** t)) / (np.sqrt(v[name] / (1.0 - beta2 ** t)) + eps)
+    return step
+
+
+# ---------------------------------------------------------------------------- section 1: steps
+
+def lab_inputs() -> Tuple[train.State, List[Batch]]:
+    """(the state before step 1, the batches of the first steps)."""
+    tok, text = record.read_inputs()
+    stories = train.encode_all(tok, train.split_stories(text)[0], CONFIG["max_len"])
+    state, other = train.new_state(len(tok.vocab), CONFIG), train.new_state(len(tok.vocab), CONFIG)
+    taken = [train.next_batch(other, len(stories), CONFIG["batch"]) for _ in range(30)]
+    return state, [[stories[i] for i in indices] for indices in taken]
+
+
+SCALAR = "scalar autograd (one story, scaled by tokens to the batch)"
+
+
+def stepper(gradient: Gradient) -> Step:
+    """One training step, loss and gradient and Adam, on the next batch."""
+    state, batches = lab_inputs()
+    upcoming = itertools.cycle(batches)
+    return lambda: state.adam.step(state.params, gradient(state.params, next(upcoming))[1])
+
+
+def value_stepper() -> Step:
+    """A step on a batch's first story: its seconds times the batch's tokens over its own, and Adam's."""
+    state, batches = lab_inputs()
+    upcoming = itertools.cycle(batches)
+
+    def step() -> Timed:
+        batch = next(upcoming)
+        _, grads, seconds = value_gradient(state.params, batch[0])
+        began = time.perf_counter()
+        state.adam.step(state.params, grads)
+        tokens = [len(story) - 1 for story in batch]
+        return Timed(seconds * sum(tokens) / tokens[0] + time.perf_counter() - began)
+    return step
+
+
+SERVE = """import bench, platform, signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+step, (state, batches) = bench.stepper(bench.model.batch_gradient), bench.lab_inputs()
+print(platform.python_version(), bench.model.batch_gradient(state.params, batches[0])[0].hex(), flush=True)
+for _ in range(60):
+    step()
+for line in sys.stdin:
+    began = time.perf_counter()
+    step()
+    print(time.perf_counter() - began, flush=True)"""
+
+
+def pypy_stepper(stack: ExitStack, loss: float) -> Dict[str, Step]:
+    """The lab in a PyPy beside this Python, asked for one step at a time; {} if there is no pypy3."""
+    pypy = None if WARM_UP > 1 else shutil.which("pypy3")
+    if pypy is None:
+        return {}
+    child = stack.enter_context(subprocess.Popen(
+        [pypy, "-c", SERVE], cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    replies: Any = child.stdout
+    version, _, found = replies.readline().strip().partition(" ")
+    if found != loss.hex():
+        raise ValueError(f"the lab on PyPy has another first loss, {found!r}, than here, {loss.hex()!r}")
+
+    def step() -> Timed:
+        print(file=child.stdin, flush=True)
+        return Timed(replies.readline())
+    return {f"lab on PyPy {version}": step}
+
+
+def check_twin(name: str, twin: Tuple[float, Dict[str, Any]], lab: Tuple[float, Params]) -> None:
+    """ValueError unless loss and gradients agree to 1e-9, a gradient relative to its largest entry."""
+    pairs = {"loss": ([[twin[0]]], [[lab[0]]]), **{key: (twin[1][key], lab[1][key]) for key in lab[1]}}
+    for key, (theirs, ours) in pairs.items():
+        largest = max(abs(x) for row in ours for x in row)
+        differences = [abs(a - b) for row, other in zip(theirs, ours) for a, b in zip(row, other)]
+        if not all(difference <= 1e-9 * largest for difference in differences):     # NaN fails too
+            raise ValueError(f"the twin {name!r} is another model: {key} differs by {max(differences):.3g}, "
+                             f"its largest entry is {largest:.3g}; correct the twin")
+
+
+def checked_twins() -> Tuple[Dict[str, Step], float]:
+    """(every twin that is here, each shown to compute what the lab does; the lab's first loss)."""
+    state, batches = lab_inputs()
+    params, batch = state.params, batches[0]
+    lab = model.batch_gradient(params, batch)
+    check_twin("naive", naive_gradient(params, batch), lab)
+    check_twin("scalar autograd", value_gradient(params, batch[0])[:2],
+               model.batch_gradient(params, batch[:1]))
+    twins = {"lab": stepper(model.batch_gradient), "naive": stepper(naive_gradient),
+             SCALAR: value_stepper()}
+    if np is not None:
+        w = {name: np.array(matrix) for name, matrix in params.items()}
+        check_twin("NumPy", np_gradient(w, batch), lab)
+        twins["NumPy"] = np_stepper(w, batches)
+    return twins, lab[0]
+
+
+def steps(quick: bool) -> Tables:
+    """Milliseconds of a training step at CONFIG's size."""
+    twins, loss = checked_twins()
+    with ExitStack() as stack:
+        twins.update(pypy_stepper(stack, loss))
+        seconds = in_turns(twins, 3 if quick else 21)
+    lab, naive, times = seconds["lab"], seconds["naive"], time_rows(seconds)
+    ratios = [ratio_row("naive / lab", naive, lab, "at least 3" if WARM_UP == 1 else ""),
+              ratio_row("scalar autograd / lab", seconds[SCALAR], lab, "at least 80")]
+    ratios += [ratio_row(f"naive / {name}", naive, its, "at least 15") for name, its in seconds.items()
+               if "PyPy" in name]
+    if np is None:
+        times.append({"what": "NumPy", "median_ms": "not installed"})
+    else:
+        ratios.append(ratio_row("lab / NumPy", lab, seconds["NumPy"]))
+    return {"times": times, "ratios": ratios}
+
+
+# ---------------------------------------------------------------------------- section 2: scaling
+
+SIZES = {"length": (8, 16, 32, 64), "d": (8, 16, 32, 64), "vocabulary": (64, 128, 256, 512, 1024),
+         "batch": (2, 4, 8, 16, 32)}
+
+
+def sized_step(length: int = 24, d: int = 16, vocabulary: int = 128, batch: int = 8) -> Step:
+    """A step of the lab on random ids; hidden is 64 whatever d is."""
+    state, rng = train.new_state(vocabulary, {**CONFIG, "d": d}), random.Random(0)
+    stories = [[rng.randrange(vocabulary) for _ in range(length + 1)] for _ in range(batch)]
+    return lambda: state.adam.step(state.params, model.batch_gradient(state.params, stories)[1])
+
+
+def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """The slope of log seconds over log size: the e of the best fit, seconds = constant * size ** e."""
+    xs, ys = [math.log(size) for size in sizes], [math.log(s) for s in seconds]
+    middle = statistics.fmean(xs)
+    return sum((x - middle) * y for x, y in zip(xs, ys)) / sum((x - middle) ** 2 for x in xs)
+
+
+def scaling(quick: bool) -> Tables:
+    """How a step grows with one size, time = constant * size ** exponent; the others: 24, 16, 128, 8."""
+    rows = []
+    for name, sizes in SIZES.items():
+        seconds = in_turns({str(size): sized_step(**{name: size}) for size in sizes}, 1 if quick else 7)
+        rows.append({"size": name, "values": list(sizes),
+                     "median_ms": [row["median_ms"] for row in time_rows(seconds)],
+                     **spread([exponent(sizes, times) for times in zip(*seconds.values())], "_exponent")})
+    return {"growth": rows}
+
+
+# ---------------------------------------------------------------------------- section 3: memory
+
+RUN = """import tempfile, checkpoint, trace_checkpoints, train
+with tempfile.TemporaryDirectory() as folder:
+    checkpoint.run(*trace_checkpoints.read_inputs(), {**train.CONFIG, "steps": 4, "eval_every": 2}, folder)"""
+# In a process between: Linux counts what a parent holds when it starts a child as the child's.
+PEAK = """import resource, subprocess, sys
+subprocess.run([sys.executable, "-c", sys.argv[1]], check=True)
+unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / unit)"""
+
+
+def peak(code: str) -> Any:
+    """The most MiB that a Python was resident with while it ran `code`; "n/a" on Windows."""
+    if os.name == "nt":
+        return "n/a"
+    command = [sys.executable, "-c", PEAK, code]
+    done = subprocess.run(command, cwd=HERE, check=True, stdout=subprocess.PIPE, text=True)
+    return round(float(done.stdout), 1)
+
+
+def memory(quick: bool) -> Tables:
+    """Peak resident size of a short run, and of a Python that does nothing."""
+    return {"peak": [{"what": "Python alone", "peak_mib": peak("pass")},
+                     {"what": "a run at CONFIG's size", "peak_mib": peak(RUN)}]}
+
+
+# ---------------------------------------------------------------------------- section 4: checkpoints
+
+SHAPES = ((128, 16, 64), (384, 64, 256), (3072, 128, 512))      # vocabulary, d, hidden
+PARTS = ((checkpoint, "canonical", "serialising"), (checkpoint, "sha256", "hashing"), (os, "open", "writing"),
+         (os, "write", "writing"), (os, "close", "writing"), (os, "replace", "writing"),
+         (os, "fsync", "syncing"), (checkpoint, "parse", "parsing"))
+
+
+def split(action: Step, spent: List[Row]) -> Step:
+    """`action` as a contestant that appends to `spent` the seconds of each of its parts."""
+    def timed(function: Callable[..., Any], part: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            result = function(*args, **kwargs)
+            spent[-1][part] += time.perf_counter() - began
+            return result
+        return call
+
+    def step() -> Timed:
+        spent.append({part: 0.0 for _, _, part in PARTS})
+        with ExitStack() as stack:
+            for owner, name, part in PARTS:
+                stack.enter_context(mock.patch.object(owner, name, timed(getattr(owner, name), part)))
+            began = time.perf_counter()
+            result = action()           # kept: to free a loaded body is not part of loading it
+            whole = time.perf_counter() - began
+            del result
+        spent[-1]["rest"] = whole - sum(spent[-1].values())
+        return Timed(whole)
+    return step
+
+
+def sized_body(vocabulary: int, d: int, hidden: int) -> Row:
+    """What last.json holds after 600 steps, of random numbers."""
+    cfg = {**CONFIG, "d": d, "hidden": hidden}
+    params, m, v, best = (model.init_params(vocabulary, d, hidden, cfg["max_len"], seed) for seed in range(4))
+    return {"step": 600, "config": cfg, "params": params, "adam": {"m": m, "v": v, "t": 600},
+            "rng_state": random.Random(0).getstate(), "history": [1.0 / n for n in range(1, 601)],
+            "best": {"step": 400, "dev_loss": 1.0, "params": best}}
+
+
+def serialise_twice(body: Row) -> bytes:
+    """A checkpoint's bytes made as one would first: a text for the digest, and one with it."""
+    whole = {**body, "format_version": 1}
+    return checkpoint.canonical({**whole, "sha256": checkpoint.sha256(checkpoint.canonical(whole))}).encode()
+
+
+def load_plainly(path: Path) -> Tuple[Any, str]:
+    """The least that can be done: a body, and a text to take its digest of."""
+    body = json.loads(path.read_bytes())
+    return body, json.dumps(body)
+
+
+def one_size(path: Path, shape: Tuple[int, int, int], rounds: int) -> Tuple[List[Row], List[Row]]:
+    """(what save and load cost and where it goes, their ratios to what they should cost)."""
+    body = sized_body(*shape)
+    count = sum(len(matrix) * len(matrix[0]) for matrix in body["params"].values())
+    parts: Dict[str, List[Row]] = {"save": [], "load": []}
+    seconds = in_turns({"save": split(lambda: checkpoint.save(path, body), parts["save"]),
+                        "load": split(lambda: checkpoint.load(path, body["config"]), parts["load"]),
+                        "once": lambda: checkpoint.serialise(body), "twice": lambda: serialise_twice(body),
+                        "least": lambda: load_plainly(path)}, rounds)
+    rows = [{"what": name, "parameters": count, **spread([1e3 * s for s in seconds[name]], "_ms"),
+             **{f"{part}_ms": spread([1e3 * row[part] for row in spent[-rounds:]])["median"]
+                for part in spent[0]}}
+            for name, spent in parts.items()]
+    return rows, [ratio_row(f"{count}: serialising / serialising twice", seconds["once"], seconds["twice"],
+                            "at most 0.6"),
+                  ratio_row(f"{count}: load / json.loads and one json.dumps", seconds["load"],
+                            seconds["least"], "at most 1.5")]
+
+
+def saving_share(folder: str, rounds: int) -> Tuple[List[Row], Row]:
+    """(what a run's parts cost, the share of a whole run's time that goes into saving)."""
+    tok, text = record.read_inputs()
+    run, state = checkpoint.Run(tok, text, CONFIG, folder, 0), train.new_state(len(tok.vocab), CONFIG)
+    train.train_step(state, run.sequences, CONFIG)
+    train.evaluate(state, run.dev)
+    state.history *= CONFIG["steps"]
+    best: Row = state.best or {}
+
+    def save_best() -> None:
+        best["step"] += 1               # a file that says the same already would be left alone
+        run.save_best(state)
+
+    seconds = in_turns({"a step": lambda: train.train_step(state, run.sequences, CONFIG),
+                        "an evaluation": lambda: train.mean_loss(state.params, run.dev),
+                        "saving last.json": lambda: run.save_last(state),
+                        "saving best.json": save_best}, rounds)
+    trace = json.loads((HERE / record.TRACE).read_text(encoding="utf-8"))["uninterrupted"]["dev_loss"]
+    looks, bests = len(trace), len(set(itertools.accumulate((look["dev_loss"] for look in trace), min)))
+    step, look, last, better = seconds.values()
+    saves = [looks * a + bests * b for a, b in zip(last, better)]
+    whole = [CONFIG["steps"] * s + looks * e + all_saves for s, e, all_saves in zip(step, look, saves)]
+    return time_rows(seconds), ratio_row(f"saving {looks} times and the best {bests} times / a whole run",
+                                         saves, whole, "at most 0.01")
+
+
+def checkpoints(quick: bool) -> Tables:
+    """What save and load cost, and what a run pays for them; in a folder on the lab's own disk."""
+    costs, ratios = [], []
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=HERE) as folder:
+        for shape, rounds in zip(SHAPES, (5, 2) if quick else (15, 9, 3)):
+            rows, goals = one_size(Path(folder) / "last.json", shape, rounds)
+            costs += rows
+            ratios += goals
+        parts, share = saving_share(folder, 3 if quick else 15)
+    return {"costs": costs, "a run's parts": parts, "ratios": [*ratios, share]}
+
+
+# ---------------------------------------------------------------------------- section 5: jobs
+
+def in_a_row(cfg: train.Config, stop: int) -> None:
+    """The seven jobs of a record that shares nothing: one run, and three that start, stop and go on."""
+    with tempfile.TemporaryDirectory() as folder:
+        record.full_run(cfg, os.path.join(folder, "whole"))
+        for name, switches in record.RESUMES.items():
+            first = os.path.join(folder, f"{name} first")
+            record.first_part(cfg, first, stop)
+            record.resumed_run(cfg, first, os.path.join(folder, name), switches)
+
+
+def jobs(quick: bool) -> Tables:
+    """The recorded jobs at full size with fewer steps, in one process, in two, and unshared."""
+    count = 4 if quick else 60
+    cfg, stop = {**CONFIG, "steps": count, "eval_every": count // 2}, count // 2
+    records: List[Any] = []
+    seconds = in_turns({"one process": lambda: records.append(record.compute(1, cfg, stop)),
+                        "two processes": lambda: records.append(record.compute(2, cfg, stop)),
+                        "seven jobs in a row": lambda: in_a_row(cfg, stop)}, 1 if quick else 3, warm_up=0)
+    if any(other != records[0] for other in records):
+        raise ValueError("two processes record other values than one")
+    one, two, seven = seconds.values()
+    # In a quick run, starting a process and reading the corpus weigh more than the steps: no verdict.
+    return {"times": [{**row, "steps": count} for row in time_rows(seconds)],
+            "ratios": [ratio_row("two processes / one", two, one, "" if quick else "at most 0.55"),
+                       ratio_row("one process / seven jobs", one, seven),
+                       ratio_row("two processes / seven jobs", two, seven)]}
+
+
+# ---------------------------------------------------------------------------- print and write
+
+SECTIONS: Dict[str, Callable[[bool], Tables]] = {
+    "steps": steps, "scaling": scaling, "memory": memory, "checkpoints": checkpoints, "jobs": jobs}
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(shown, value))
+    return f"{value:.0f}" if isinstance(value, float) and value >= 1000 else str(value)
+
+
+def print_table(title: str, rows: List[Row]) -> None:
+    cells = [list(rows[0]), *([shown(row.get(key, "")) for key in rows[0]] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    print(f"\n{title}")
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip(), flush=True)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description="Measure the lab beside twins of the same model.")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes, under a minute")
+    parser.add_argument("--write", action="store_true", help="save the result as benchmark.json")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", default=list(SECTIONS),
+                        help=f"of {', '.join(SECTIONS)}")
+    args = parser.parse_args(argv)
+    if args.write and set(args.only) != set(SECTIONS):
+        parser.error("--write saves every section; leave out --only")
+    result: Dict[str, Any] = {"about": {
+        "date": date.today().isoformat(), "machine": platform.machine(), "system": platform.system(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "cpus": os.cpu_count(), "numpy": np and np.__version__, "quick": args.quick}}
+    print_table("about", [result["about"]])
+    try:
+        for name in args.only:
+            print(f"\n{SECTIONS[name].__doc__}", flush=True)
+            result[name] = SECTIONS[name](args.quick)
+            for title, rows in result[name].items():
+                print_table(f"{name}: {title}", rows)
+        if args.write:
+            (HERE / "benchmark.json").write_bytes(record.pretty(result).encode("utf-8"))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        print(f"bench.py: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
