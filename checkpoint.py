@@ -525,6 +525,8 @@ def run(tok: Tokenizer, text: str, cfg: Config, folder: FilePath, resume: Union[
             body = this.body_to_resume(source)
             state = state_from_body(body, cfg, this.vocab_size, restore_optimizer, restore_shuffle)
             this.save_best(state)
+            if resume_from is not None:     # now it is the last state, also if there is no step to come
+                write_atomically(this.path("last.json"), serialise(state_to_body(state, cfg, this.inputs)))
         else:
             state = new_state(this.vocab_size, cfg)
         if keep:

@@ -218,6 +218,22 @@ def config_for(args: argparse.Namespace) -> Config:
     return {**CONFIG, **args.config}
 
 
+def check_lone_best(args: argparse.Namespace, best: str, cfg: Config, inputs: dict[str, Any]) -> None:
+    """CheckpointError for a best.json without a last.json that a start, or --from, would write over."""
+    try:
+        step = load(best, cfg, inputs).get("step")
+    except CheckpointError:
+        raise CheckpointError(f"{best} is not of this run, and there is no last.json beside it; "
+                              "choose another folder, or give --restart to write over it") from None
+    # Killed between its first best.json and its first last.json, a run leaves this behind.
+    if args.source or step == min(cfg["eval_every"], cfg["steps"]):
+        return
+    kept = [path for _, path in kept_states(args.folder)]
+    way = f"continue from a kept state with --from {kept[-1]}, or " if kept else ""
+    raise CheckpointError(f"{best} is of this run at step {step}, but its last.json is gone; "
+                          f"{way}start over with --restart")
+
+
 def check_folder(args: argparse.Namespace, cfg: Config, inputs: dict[str, Any]) -> None:
     """CheckpointError where a start would write over what another run left."""
     last, best = in_folder(args, "last.json"), in_folder(args, "best.json")
@@ -229,13 +245,8 @@ def check_folder(args: argparse.Namespace, cfg: Config, inputs: dict[str, Any]) 
         except CheckpointError as error:
             if str(error).startswith((OTHER_CONFIG, OTHER_INPUTS)):
                 raise CheckpointError(f"{last} is of another run: {error}") from error
-    if os.path.lexists(best) and not (args.source or args.restart or args.resume or os.path.lexists(last)):
-        # Killed between its first best.json and its first last.json, a run leaves this behind.
-        with contextlib.suppress(CheckpointError):
-            if load(best, cfg, inputs).get("step") == min(cfg["eval_every"], cfg["steps"]):
-                return
-        raise CheckpointError(f"{best} is not of this run, and there is no last.json beside it; "
-                              "choose another folder, or give --restart to write over it")
+    if os.path.lexists(best) and not (args.restart or args.resume or os.path.lexists(last)):
+        check_lone_best(args, best, cfg, inputs)
 
 
 def advice(args: argparse.Namespace, message: str) -> str:

@@ -90,19 +90,17 @@ def record_excerpt() -> str:
     """The printed record without its config and its middle."""
     record = {key: value for key, value in trace().items() if key != "config"}
     losses = record["uninterrupted"]["dev_loss"]
-    lines = json.dumps({**record, "uninterrupted": {**record["uninterrupted"], "dev_loss": [losses[0], losses[-1]]}},
-                       indent=1).splitlines()
+    lines = json.dumps({**record, "uninterrupted": {**record["uninterrupted"], "dev_loss": [losses[0], losses[-1]]},
+                        "resume_runs": {"resumed": record["resume_runs"]["resumed"]}}, indent=1).splitlines()
     return fenced("\n".join(lines))
 
 
 def run_table() -> str:
-    """The four runs: how each ended, and the hash of its parameters."""
-    whole = trace()["uninterrupted"]
-    rows = [["never interrupted", f"{whole['dev_loss'][-1]['dev_loss']:.4f}",
-             f"`{whole['final']['params_sha256'][:16]}…`"]]
-    for letter, row in zip("ABC", trace()["resume_runs"].values()):
-        rows.append([f"resume {letter}", f"{row['final_dev_loss']:.4f}", f"`{row['params_sha256'][:16]}…`"])
-    return table(["run", "last development loss", "SHA-256 of the parameters"], rows)
+    """The four runs and their last losses; the hashes are the answer."""
+    rows = [["never interrupted", f"{trace()['uninterrupted']['dev_loss'][-1]['dev_loss']:.4f}"]]
+    rows += [[f"resume {letter}", f"{row['final_dev_loss']:.4f}"]
+             for letter, row in zip("ABC", trace()["resume_runs"].values())]
+    return table(["run", "last development loss"], rows)
 
 
 def run_answer() -> str:
@@ -110,8 +108,10 @@ def run_answer() -> str:
     names = {"resumed": "right: everything restored", "resumed_without_optimizer_state": "Adam's m, v and t forgotten",
              "resumed_without_shuffle_state": "the shuffle's generator and the remaining order forgotten"}
     final = trace()["uninterrupted"]["final"]["params_sha256"]
-    return table(["resume", "what was restored", "same hash", "loss against the uninterrupted run"],
-                 [[letter, names[name], "yes" if row["params_sha256"] == final else "**no**", loss_words(row)]
+    return table(["run", "what was restored", "SHA-256 of the weights", "same", "loss against the uninterrupted run"],
+                 [["never interrupted", "", f"`{final[:16]}…`", "", ""]]
+                 + [[f"resume {letter}", names[name], f"`{row['params_sha256'][:16]}…`",
+                     "yes" if row["params_sha256"] == final else "**no**", loss_words(row)]
                   for letter, (name, row) in zip("ABC", trace()["resume_runs"].items())])
 
 
@@ -328,6 +328,15 @@ class TestReadme(unittest.TestCase):
         self.assertEqual(set(commands(self.text)) - elsewhere, set(SHORT_FORMS))
 
     @unittest.skipIf(no_children(), no_children())
+    def test_the_loop_of_ones_own_runs(self) -> None:
+        snippet = re.findall(r"```python\n(import random\n.*?)```", self.text, flags=re.DOTALL)[0]
+        check = "assert body['w'] == w and rng.getstate() == random.Random(1).getstate()"
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([sys.executable, "-c", snippet + check], cwd=folder, capture_output=True, text=True,
+                                  env={**os.environ, "PYTHONPATH": str(HERE)})
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    @unittest.skipIf(no_children(), no_children())
     def test_the_commands_run_in_order_as_they_are_written_or_in_a_short_form(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             prepare(Path(folder))
@@ -429,12 +438,15 @@ runs.main(["compare", "a", "b"])
 
 # What README tells to run -> its short form for the test, or "" for as it is.
 TRAIN = "python3 runs.py train mine --corpus stories.txt --tokenizer mine.json --keep 2"
+STRAIGHT = "python3 runs.py train straight --corpus stories.txt --tokenizer mine.json"
 SHORT_FORMS: Dict[str, str] = {
     "python3 bpe.py stories.txt --vocab-size 60 --write mine.json": "",
     TRAIN: f"{TRAIN} --steps 4 --eval-every 2 --batch 2 --stop-after 2",
     f"{TRAIN} --resume": "",
-    "python3 runs.py show mine/last.json": "",
-    "python3 runs.py compare mine/last.json mine/last.json": "",
+    "python3 runs.py show mine/last.json --corpus stories.txt --tokenizer mine.json": "",
+    STRAIGHT: f"{STRAIGHT} --steps 4 --eval-every 2 --batch 2",
+    "python3 runs.py compare mine straight": "",
+    "python3 bundle.py mine finished/mine --tokenizer mine.json": "",
     "python3 talk.py": f"python3 talk.py {HERE / 'best.json'}",
     "python3 talk.py mine --tokenizer mine.json": "",
     "python3 bundle.py best.json finished/model": f"python3 bundle.py {HERE / 'best.json'} finished/model",

@@ -20,6 +20,7 @@ from unittest import mock
 import bpe
 import checkpoint
 import runs
+from test_support import no_children
 from train import CONFIG, encode_all, split_stories
 from verify import CheckpointError
 
@@ -42,7 +43,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NO_SYSTEM = sys.platform == "emscripten"        # WebAssembly: no processes, threads or signals
 needs_signals = unittest.skipIf(NO_SYSTEM, "no signals in WebAssembly")
 needs_threads = unittest.skipIf(NO_SYSTEM, "no threads in WebAssembly")
-needs_children = unittest.skipIf(NO_SYSTEM or os.name != "posix", "no processes with POSIX signals here")
+needs_children = unittest.skipIf(no_children() or os.name != "posix",
+                                 no_children() or "no processes with POSIX signals here")
 
 # A child that stops in the middle of a run until it is told to go on, so that no test has to sleep.
 WAITING = """
@@ -276,13 +278,28 @@ class Starting(Lab):
 
     def test_the_best_model_of_another_run_is_not_written_over(self):
         os.mkdir(self.folder)
-        for best in (self.whole["best.json"], b"somebody's own"):
-            path = self.write(os.path.join("run", "best.json"), best)
+        best = b"somebody's own"
+        path = self.write(os.path.join("run", "best.json"), best)
+        source = self.write("state.json", "")
+        Path(source).write_bytes(self.whole["last.json"])
+        for flags in (FLAGS, ["--from", source]):
             self.refused(f"{path} is not of this run, and there is no last.json beside it; "
-                         "choose another folder, or give --restart to write over it", *FLAGS)
+                         "choose another folder, or give --restart to write over it", *flags)
             self.assertEqual(self.files(), {"best.json": best})
         self.assertEqual(self.train(*FLAGS, "--restart")[0], 0)
         self.assert_whole()
+
+    def test_a_best_json_whose_last_json_is_gone_is_not_written_over_and_the_way_on_is_named(self):
+        self.train(*FLAGS, "--keep", "1")
+        os.remove(os.path.join(self.folder, "last.json"))
+        best, kept = (os.path.join(self.folder, name) for name in ("best.json", "step-000012.json"))
+        gone = f"{best} is of this run at step 12, but its last.json is gone; "
+        self.refused(f"{gone}continue from a kept state with --from {kept}, or start over with --restart", *FLAGS)
+        self.assertEqual(self.train("--from", kept)[0], 0)
+        self.assertEqual(self.files(), {**self.whole, "step-000012.json": self.whole["last.json"]})
+        os.remove(os.path.join(self.folder, "last.json"))
+        os.remove(kept)
+        self.refused(f"{gone}start over with --restart", *FLAGS)
 
     def test_a_run_killed_between_its_first_best_and_its_first_last_json_starts_again(self):
         os.remove(self.started())
