@@ -40,6 +40,7 @@ from train import (
     split_stories,
     train_step,
 )
+from verify import Body as Body
 from verify import CheckpointError as CheckpointError
 from verify import check_body
 
@@ -49,7 +50,6 @@ except ImportError:                     # Windows
     fcntl = None  # type: ignore[assignment]
     import msvcrt
 
-Body = Dict[str, Any]
 FilePath = Union[str, "os.PathLike[str]"]
 FORMAT_VERSION = 1
 SOURCES = ("portable.py", "model.py", "train.py", "bpe.py", "checkpoint.py")
@@ -57,6 +57,8 @@ HERE = Path(__file__).resolve().parent
 PLAIN = {float, int, str, bool, type(None)}
 NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF} | ({errno.EACCES} if os.name == "nt" else set())
 TEMPORARY = re.compile(r"\.(last|best|step-\d{6,})\.json\.[0-9a-f]{8}\.tmp")
+OTHER_CONFIG = "checkpoint was written with a different config"
+OTHER_INPUTS = "checkpoint training inputs differ"
 KEPT = re.compile(r"step-(\d{6,})\.json")
 
 
@@ -263,11 +265,11 @@ def load(path: FilePath, cfg: Config, expected_inputs: Optional[Dict[str, Any]] 
     body = read(path)
     keys = _differing(body["config"], cfg)
     if keys:
-        raise CheckpointError(f"checkpoint was written with a different config: {keys}")
+        raise CheckpointError(f"{OTHER_CONFIG}: {keys}")
     if expected_inputs is not None:
         names = differing_inputs(body.get("training_inputs"), expected_inputs)
         if names:
-            raise CheckpointError(f"checkpoint training inputs differ: {', '.join(names)}")
+            raise CheckpointError(f"{OTHER_INPUTS}: {', '.join(names)}")
     return body
 
 
@@ -305,7 +307,7 @@ def state_from_body(body: Body, cfg: Config, vocab_size: int,
 # ---------------------------------------------------------------------------- the run's folder
 
 def _lock_or_fail(descriptor: int) -> None:
-    """Lock an open file at once; OSError if another holds it. The system unlocks when its holder ends."""
+    """Lock an open file at once; an error if another holds it. The system unlocks when its holder ends."""
     if fcntl is None:
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
         return
@@ -330,7 +332,7 @@ def lock(folder: FilePath) -> Iterator[None]:
     try:
         try:
             _lock_or_fail(descriptor)
-        except OSError:
+        except (BlockingIOError, PermissionError):      # as Unix says it, and as Windows does
             raise CheckpointError(f"folder {os.fspath(folder)} is in use by another run; "
                                   "wait until it ends, or stop it") from None
         yield
@@ -427,9 +429,13 @@ class Run:
         if not (path.is_file() and path.read_bytes() == data):
             write_atomically(path, data)
 
+    def serialised(self, state: State) -> bytes:
+        """The bytes of last.json, and of a kept copy, for this state."""
+        return serialise(state_to_body(state, self.cfg, self.inputs))
+
     def save_last(self, state: State) -> None:
         """Write last.json, the run's one commit point, and the kept copy if there are to be any."""
-        data = serialise(state_to_body(state, self.cfg, self.inputs))
+        data = self.serialised(state)
         write_atomically(self.path("last.json"), data)
         if self.keep:
             self.keep_copy(state.step, data)
@@ -445,7 +451,7 @@ class Run:
             elif step > state.step and (step % self.cfg["eval_every"] == 0 or step == self.cfg["steps"]):
                 refuse_foreign(path)
         if state.step and (not self.kept or self.kept[-1][0] != state.step):
-            self.keep_copy(state.step, serialise(state_to_body(state, self.cfg, self.inputs)))
+            self.keep_copy(state.step, self.serialised(state))
 
     def keep_copy(self, step: int, data: bytes) -> None:
         """Keep this state, and of the older ones of this run the latest `keep` - 1."""
@@ -524,12 +530,12 @@ def run(tok: Tokenizer, text: str, cfg: Config, folder: FilePath, resume: Union[
         if must_resume or (resume and os.path.lexists(source)):
             body = this.body_to_resume(source)
             state = state_from_body(body, cfg, this.vocab_size, restore_optimizer, restore_shuffle)
-            this.save_best(state)
-            if resume_from is not None:     # now it is the last state, also if there is no step to come
-                write_atomically(this.path("last.json"), serialise(state_to_body(state, cfg, this.inputs)))
         else:
             state = new_state(this.vocab_size, cfg)
         if keep:
-            this.prepare_keeping(state)
+            this.prepare_keeping(state)     # first: it may refuse
+        this.save_best(state)
+        if resume_from is not None:         # now it is the last state, also if there is no step to come
+            write_atomically(this.path("last.json"), this.serialised(state))
         _train_on(state, this, stop_after, should_stop, progress)
     return state.params, state.history, state.dev_history, state.best

@@ -26,6 +26,19 @@ HERE = Path(__file__).resolve().parent
 RECORD = HERE / "input-checks.json"
 
 
+def _row(path: str, case: str, recorded: Optional[Row], expected: Row) -> Row:
+    """What `load` says of a checkpoint with the inputs `recorded` where `expected` are at hand."""
+    body: Row = {"config": CONFIG}
+    if recorded is not None:
+        body["training_inputs"] = recorded
+    save(path, body)
+    try:
+        load(path, CONFIG, expected)
+    except CheckpointError as error:
+        return {"case": case, "accepted": False, "message": str(error)}
+    return {"case": case, "accepted": True, "message": "accepted"}
+
+
 def inspect() -> List[Row]:
     """Five rows {"case", "accepted", "message"}: a matching bundle, then four that differ in one part."""
     tok = Tokenizer.load(HERE / "tokenizer.json")
@@ -42,19 +55,6 @@ def inspect() -> List[Row]:
     ]
     with tempfile.TemporaryDirectory() as folder:
         return [_row(os.path.join(folder, "inputs.json"), *case) for case in cases]
-
-
-def _row(path: str, case: str, recorded: Optional[Row], expected: Row) -> Row:
-    """What `load` says of a checkpoint with the inputs `recorded` where `expected` are at hand."""
-    body: Row = {"config": CONFIG}
-    if recorded is not None:
-        body["training_inputs"] = recorded
-    save(path, body)
-    try:
-        load(path, CONFIG, expected)
-    except CheckpointError as error:
-        return {"case": case, "accepted": False, "message": str(error)}
-    return {"case": case, "accepted": True, "message": "accepted"}
 
 
 def first_difference(recorded: Any, rows: List[Row]) -> Optional[str]:

@@ -88,29 +88,6 @@ LINES = {       # run -> how its line is drawn, and what it is called
 }
 
 
-def loss_curve(curves: Dict[str, Curve], interrupted: int, best: Dict[str, Any]) -> str:
-    """Development loss of the four runs from a little before the interruption on."""
-    steps = [entry["step"] for entry in curves["uninterrupted"]]
-    first, last = max([steps[0], *(step for step in steps if step <= interrupted * 2 // 3)]), steps[-1]
-    shown = {name: [entry for entry in curve if entry["step"] >= first] for name, curve in curves.items()}
-    losses = [entry["dev_loss"] for curve in shown.values() for entry in curve]
-    low, high = min(losses), max(losses)
-
-    def place(step: float, loss: float) -> Tuple[float, float]:
-        return 70 + 440 * (step - first) / (last - first), 300 - 240 * (loss - low) / (high - low)
-
-    parts = _axes(first, last, low, high, place) + _marks(interrupted, best, last, low, high, place)
-    for i, (name, (kind, how, called)) in enumerate(LINES.items()):
-        points = [place(entry["step"], entry["dev_loss"]) for entry in shown[name]]
-        parts.append(line(points, kind, how))
-        y = 80 + 44 * i
-        parts += [line([(545, y), (580, y)], kind, how), text(590, y + 4, called),
-                  text(590, y + 20, f"ends at {shown[name][-1]['dev_loss']:.4f}", "small")]
-    return svg(370, "Development loss of the four recorded runs",
-               f"From step {first} to {last}. The resumed run lies exactly on the uninterrupted one; the two "
-               "resumes that forget a part of the state leave it after the interruption.", parts)
-
-
 def _axes(first: int, last: int, low: float, high: float, place: Any) -> List[str]:
     """The frame, four loss values at its side, steps below it."""
     parts = [text(70, 30, "Development loss, nats a token", "head")]
@@ -135,6 +112,29 @@ def _marks(interrupted: int, best: Dict[str, Any], last: int,
         parts.append(text(x + (4 if anchor == "start" else -4), top + 12, called, "small", anchor))
     x, y = place(best["step"], best["dev_loss"])
     return [*parts, f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" class="dot"/>']
+
+
+def loss_curve(curves: Dict[str, Curve], interrupted: int, best: Dict[str, Any]) -> str:
+    """Development loss of the four runs from a little before the interruption on."""
+    steps = [entry["step"] for entry in curves["uninterrupted"]]
+    first, last = max([steps[0], *(step for step in steps if step <= interrupted * 2 // 3)]), steps[-1]
+    shown = {name: [entry for entry in curve if entry["step"] >= first] for name, curve in curves.items()}
+    losses = [entry["dev_loss"] for curve in shown.values() for entry in curve]
+    low, high = min(losses), max(losses)
+
+    def place(step: float, loss: float) -> Tuple[float, float]:
+        return 70 + 440 * (step - first) / (last - first), 300 - 240 * (loss - low) / (high - low)
+
+    parts = _axes(first, last, low, high, place) + _marks(interrupted, best, last, low, high, place)
+    for i, (name, (kind, how, called)) in enumerate(LINES.items()):
+        points = [place(entry["step"], entry["dev_loss"]) for entry in shown[name]]
+        parts.append(line(points, kind, how))
+        y = 80 + 44 * i
+        parts += [line([(545, y), (580, y)], kind, how), text(590, y + 4, called),
+                  text(590, y + 20, f"ends at {shown[name][-1]['dev_loss']:.4f}", "small")]
+    return svg(370, "Development loss of the four recorded runs",
+               f"From step {first} to {last}. The resumed run lies exactly on the uninterrupted one; the two "
+               "resumes that forget a part of the state leave it after the interruption.", parts)
 
 
 # ---------------------------------------------------------------------------- how saving goes

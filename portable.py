@@ -3,7 +3,8 @@
 A parameter hash after 600 steps is a chain of some billion floating-point operations; one that
 rounds differently anywhere changes it. IEEE 754 fixes the result of + - * / and of the square root.
 It does not fix exp and log (each C library has its own), and Python does not fix how `sum`
-rounds (3.12 changed it). So everything here is made of + - * / in a written order:
+rounds (3.12 changed it). So everything here is made of + - * / in a written order, or of a sum
+that is rounded once, whatever its order:
 
     exp, exps, log   within two units in the last place of the true value (exp above 0: two and a half)
     exact_sum        a sum that does not depend on its order

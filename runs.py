@@ -25,7 +25,18 @@ from pathlib import Path
 from typing import Any, Callable, TextIO
 
 from bpe import CORPUS, TOKENIZER, Tokenizer
-from checkpoint import Body, differing_inputs, input_signature, kept_states, load, params_sha256, read, run
+from checkpoint import (
+    OTHER_CONFIG,
+    OTHER_INPUTS,
+    Body,
+    differing_inputs,
+    input_signature,
+    kept_states,
+    load,
+    params_sha256,
+    read,
+    run,
+)
 from portable import machine_fault
 from train import CONFIG, Config, State, check_config, is_due, split_stories
 from verify import CheckpointError, Checks, check_body, check_params
@@ -37,8 +48,6 @@ HELP = {
     "beta1": "Adam's decay of m", "beta2": "Adam's decay of v", "adam_eps": "keeps Adam's division in bounds",
     "eval_every": "steps between two looks at the development stories, and between two saves",
 }
-OTHER_CONFIG = "checkpoint was written with a different config"
-OTHER_INPUTS = "checkpoint training inputs differ"
 
 
 # ---------------------------------------------------------------------------- talking to a terminal
@@ -177,7 +186,7 @@ def check_alone(body: Body, name: str) -> None:
         checks = Checks(name)
         checks.fields(body, "checkpoint", ["step", "dev_loss", "config", "params", "training_inputs"])
         checks.whole(step, "step", 1, cfg["steps"])
-        checks.floats([body["dev_loss"]], "dev_loss", 1)
+        checks.number(body["dev_loss"], "dev_loss")
         return check_params(params, cfg, vocab_size, name)
     # How many stories there are is not in the file. The most that `order` allows refuses none wrongly.
     stories = cfg["batch"] * step + len(order) if type(step) is int and isinstance(order, list) else 1

@@ -301,24 +301,6 @@ def reader_left(error: Exception) -> bool:
     return isinstance(error, BrokenPipeError)
 
 
-def main(argv: Sequence[str] | None = None, ask: Ask | None = None) -> int:
-    """Talk until the lines end; 0, or 1 when the model is refused. `ask` stands in for a person."""
-    args = parse_arguments(argv)
-    print_anything()
-    if ask is None:
-        prepare_input()
-    try:
-        talk(args, ask or ask_person)
-    except (EOFError, KeyboardInterrupt):
-        with contextlib.suppress(OSError):
-            print(flush=True)               # the shell's prompt belongs on a new line
-    except (OSError, ValueError) as error:
-        if not reader_left(error):
-            print(f"talk.py: {error}", file=sys.stderr)
-            return 1
-    return 0
-
-
 def transcript(argv: Sequence[str], lines: Sequence[str]) -> str:
     """What a terminal shows when `lines` are typed at `talk.py` with these arguments, then an empty one."""
     screen, typed = io.StringIO(), iter([*lines, ""])
@@ -329,8 +311,25 @@ def transcript(argv: Sequence[str], lines: Sequence[str]) -> str:
         return line
 
     with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
-        main(argv, ask)
+        talk(parse_arguments(argv), ask)
     return screen.getvalue()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Talk until the lines end; 0, or 1 when the model is refused."""
+    args = parse_arguments(argv)
+    print_anything()
+    prepare_input()
+    try:
+        talk(args, ask_person)
+    except (EOFError, KeyboardInterrupt):
+        with contextlib.suppress(OSError):
+            print(flush=True)               # the shell's prompt belongs on a new line
+    except (OSError, ValueError) as error:
+        if not reader_left(error):
+            print(f"talk.py: {error}", file=sys.stderr)
+            return 1
+    return 0
 
 
 if __name__ == "__main__":

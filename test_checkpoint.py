@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import hashlib
 import json
 import math
@@ -19,6 +20,7 @@ from checkpoint import (
     canonical,
     input_signature,
     load,
+    lock,
     params_sha256,
     run,
     save,
@@ -248,7 +250,7 @@ class TestRefusals(Folder):
                  "source bpe.py, source checkpoint.py, source portable.py, source train.py"),
                 ({**same, "source_sha256": None}, same, "sources"),
                 (same, input_signature(other_ids, TEXT[1:]), "corpus, tokenizer"),
-                (None, same, "none recorded"), ([], same, "none recorded")):
+                (None, same, "none recorded"), ([], same, "none recorded"), ({}, same, "none recorded")):
             with self.subTest(names):
                 save(self.path, {"config": TINY, "training_inputs": recorded})
                 self.refused(f"checkpoint training inputs differ: {names}", inputs=expected)
@@ -392,6 +394,7 @@ class TestARun(Folder):
 
     def test_options_that_make_no_sense_are_refused(self) -> None:
         for options, message in (({"resume": "yes"}, "resume is 'yes'; expected True, False or 'auto'"),
+                                 ({"resume": 1}, "resume is 1; expected True, False or 'auto'"),
                                  ({"stop_after": 0}, "stop_after is 0; expected a step from 1 up"),
                                  ({"stop_after": 1.5}, "stop_after is 1.5; expected a step from 1 up"),
                                  ({"keep": -1}, "keep is -1; expected a number of states from 0 up")):
@@ -404,6 +407,52 @@ class TestARun(Folder):
         often = run(TOK, TEXT, {**TINY, "eval_every": 1}, self.sub("a"), progress=lambda state: None)[0]
         seldom = run(TOK, TEXT, {**TINY, "eval_every": 12}, self.sub("b"))[0]
         self.assertEqual(params_sha256(often), params_sha256(seldom))
+
+
+class TestTheFolder(Folder):
+    IN_USE = "in use by another run; wait until it ends, or stop it"
+
+    @unittest.skipIf(checkpoint.fcntl is None, "the locks of this system are the next test's")
+    def test_a_drive_without_locks_does_not_stop_a_run_and_its_other_errors_are_no_other_run(self) -> None:
+        for number in (errno.ENOLCK, errno.ENOSYS, errno.EINVAL):
+            with mock.patch("checkpoint.fcntl.flock", side_effect=OSError(number, "no locks")), lock(self.folder):
+                pass
+        with mock.patch("checkpoint.fcntl.flock", side_effect=OSError(errno.EIO, "broken drive")), \
+                self.assertRaises(OSError) as caught, lock(self.folder):
+            pass
+        self.assertEqual(caught.exception.errno, errno.EIO)
+        with mock.patch("checkpoint.fcntl.flock", side_effect=BlockingIOError(errno.EAGAIN, "held")), \
+                self.assertRaisesRegex(CheckpointError, self.IN_USE), lock(self.folder):
+            pass
+
+    def test_where_folders_have_no_locks_a_file_is_locked_and_one_that_was_left_does_not_refuse(self) -> None:
+        windows = mock.Mock(LK_NBLCK=2)
+        with mock.patch("checkpoint.fcntl", None), mock.patch("checkpoint.msvcrt", windows, create=True):
+            Path(self.sub(".lock")).write_bytes(b"")        # as a power cut leaves it
+            with lock(self.folder):
+                self.assertEqual(windows.locking.call_args[0][1:], (2, 1))
+            windows.locking.side_effect = PermissionError(errno.EACCES, "held")
+            with self.assertRaisesRegex(CheckpointError, self.IN_USE), lock(self.folder):
+                pass
+
+    def test_a_drive_that_is_not_there_is_an_error_and_no_endless_search(self) -> None:
+        with mock.patch("checkpoint.os.path.isdir", return_value=False), \
+                self.assertRaisesRegex(FileNotFoundError, "no such drive"):
+            checkpoint.make_folder(os.path.abspath(os.sep))
+
+    def test_a_refusal_to_keep_comes_before_anything_is_written(self) -> None:
+        run(TOK, TEXT, TINY, self.sub("run"), stop_after=6)
+        os.mkdir(self.sub("new"))
+        Path(self.sub("new/step-000012.json")).write_bytes(b"foreign")
+        with self.assertRaisesRegex(CheckpointError, "has the name of a state to keep, but is none"):
+            run(TOK, TEXT, TINY, self.sub("new"), resume_from=self.sub("run/last.json"), keep=1)
+        self.assertNotIn("last.json", os.listdir(self.sub("new")))
+        self.assertNotIn("best.json", os.listdir(self.sub("new")))
+
+    def test_an_error_without_a_number_keeps_its_kind(self) -> None:
+        with mock.patch("checkpoint.os.fsync", side_effect=PermissionError("no number")), \
+                self.assertRaisesRegex(PermissionError, "^no number$"):
+            save(self.path, {"config": TINY})
 
 
 class TestTheBest(Folder):

@@ -115,7 +115,7 @@ MUTANTS = [
     ("a stop between two evaluations is not saved", C,
      "        if stopping and not is_due(state, cfg):\n", "        if False:\n", STOP),
     ("a lost best.json does not come back", C,
-     "            this.save_best(state)\n            if resume", "            pass\n            if resume", BEST_BACK),
+     "        this.save_best(state)\n        if resume", "        pass\n        if resume", BEST_BACK),
     ("a finished run writes again", C,
      "if not (path.is_file() and path.read_bytes() == data):", "if True:", FINISHED),
     ("two runs share a folder", C, "    with lock(folder):\n", "    if True:\n", TWO_RUNS),

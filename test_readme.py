@@ -4,15 +4,12 @@
     python3 -m unittest test_readme   fails, with a diff and that command, where one has gone stale
 
 A block stands between two comments, `<!-- NAME -->` and `<!-- end -->`, over several lines or within
-one. NAME is `code MODULE.THING` (the source of a function or class), `output COMMAND`, or one of the
-names in BLOCKS. Numbers elsewhere in the prose are refused, but for a few that are part of a name.
+one. NAME is `code MODULE.THING` (the source of a function or class), or one of the names in BLOCKS. Numbers elsewhere in the prose are refused, but for a few that are part of a name.
 """
 from __future__ import annotations
 
 import ast
-import contextlib
 import difflib
-import io
 import json
 import os
 import re
@@ -70,18 +67,6 @@ def code(name: str) -> str:
     lines = source.splitlines()[first - 1:node.end_lineno]
     indent = len(lines[0]) - len(lines[0].lstrip())
     return fenced("\n".join(line[indent:] for line in lines), "python")
-
-
-def output(command: str) -> str:
-    """What a command of the lab prints, run in this process."""
-    program, *argv = shlex.split(command)[1:]
-    module = __import__(program.replace(".py", ""))
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        status = module.main(argv)
-    if status:
-        raise AssertionError(f"{command} ended with {status}")
-    return fenced(out.getvalue())
 
 
 # ---------------------------------------------------------------------------- the blocks
@@ -243,10 +228,7 @@ BLOCKS: Dict[str, Callable[[], str]] = {
 
 def made(name: str) -> str:
     """The text of the block NAME. KeyError if there is none of that name."""
-    for kind, make in (("code ", code), ("output ", output)):
-        if name.startswith(kind):
-            return make(name[len(kind):])
-    return BLOCKS[name]()
+    return code(name[len("code "):]) if name.startswith("code ") else BLOCKS[name]()
 
 
 def filled(text: str, skip: tuple = ()) -> str:
@@ -292,8 +274,7 @@ class TestReadme(unittest.TestCase):
 
     def test_markers_are_known_and_come_in_pairs(self) -> None:
         for name in re.findall(r"<!-- ([^>]+?) -->", self.text):
-            kind = name.split(" ")[0]
-            self.assertTrue(name in BLOCKS or name == "end" or kind in ("code", "output"), f"unknown marker {name!r}")
+            self.assertTrue(name in BLOCKS or name == "end" or name.startswith("code "), f"unknown marker {name!r}")
         starts = len(re.findall(r"<!-- (?!end -->)", self.text))
         self.assertEqual(starts, self.text.count("<!-- end -->"))
         self.assertEqual(starts, len(BLOCK.findall(self.text)))
@@ -318,6 +299,17 @@ class TestReadme(unittest.TestCase):
                 self.assertIn(target[1:], headings)
             elif not target.startswith("https://"):
                 self.assertTrue((HERE / target.split("#")[0]).exists(), target)
+
+    def test_each_file_in_the_table_imports_only_from_those_above_it(self) -> None:
+        above: set = set()
+        for name in re.findall(r"\| \[(\w+)\.py\]", self.text):
+            tree = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
+            imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)} | {
+                alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+            lab = {path.stem for path in HERE.glob("*.py")}
+            self.assertLessEqual(imported & lab, above, name)
+            above.add(name)
+        self.assertEqual(above, {path.stem for path in HERE.glob("*.py") if not path.stem.startswith("test_")})
 
     def test_the_two_commands_stand_at_the_top(self) -> None:
         self.assertEqual(commands(self.text)[:2], ["python3 trace_checkpoints.py", "python3 -m unittest"])

@@ -1008,7 +1008,7 @@ class Showing(Lab):
         best = os.path.join(self.folder, "best.json")
         body = self.body(best)
         for key, odd, problem in (("step", 99, "field 'step' is not a whole number from 1 to 12"),
-                                  ("dev_loss", None, "field 'dev_loss' is not a list of 1 finite floats"),
+                                  ("dev_loss", None, "field 'dev_loss' is not a finite float"),
                                   ("params", {}, "field 'params.attn_wk' is missing"),
                                   ("params", None, "field 'params' is not a JSON object"),
                                   ("note", "hello", "field 'note' is unknown"),
@@ -1041,6 +1041,30 @@ class Comparing(Lab):
         """(path of a state at step 4, path of a copy to be changed)."""
         last = Path(self.started())
         return str(last), self.write("copy.json", last.read_bytes())
+
+    def test_a_run_whose_resume_forgot_a_part_can_be_looked_at_and_compared_but_not_continued(self):
+        good, text = self.started(), Path(self.inputs[1]).read_text(encoding="utf-8")
+        cfg = {**json.loads(Path(good).read_bytes())["config"]}
+        whole = self.path("whole")
+        checkpoint.run(self.tok, text, cfg, whole)
+        for forgets, field in (("restore_optimizer", "adam.t"), ("restore_shuffle", "order")):
+            folder = self.path(forgets)
+            checkpoint.run(self.tok, text, cfg, folder, stop_after=4)
+            checkpoint.run(self.tok, text, cfg, folder, resume=True, **{forgets: False})
+            with self.subTest(forgets):
+                status, lines = self.compare(whole, folder)
+                self.assertEqual(status, 1)
+                self.assertTrue(lines[0].startswith("the histories part at step "), lines[0])
+                status, out, err = self.main("show", folder, *self.inputs)
+                self.assertEqual((status, err), (0, ""))
+                self.assertIn(f"field '{field}' is not ", out)
+
+    def test_a_state_before_the_first_evaluation_is_compared_in_one_line_a_field(self):
+        last, early = self.started(), self.path("early")
+        cfg = json.loads(Path(last).read_bytes())["config"]
+        checkpoint.run(self.tok, Path(self.inputs[1]).read_text(encoding="utf-8"), cfg, early, should_stop=lambda: True)
+        _, lines = self.compare(last, early)
+        self.assertIn("best is null in one and a value in the other", lines)
 
     def test_equal_states_are_said_to_be_so(self):
         last, _ = self.twins()

@@ -110,6 +110,14 @@ class TestTheCheck(unittest.TestCase):
             self.assertEqual(status, 1)
             self.assertTrue(err.startswith("trace_checkpoints.py: checkpoint-trace.json: not valid JSON: "), err)
 
+    def test_a_job_that_is_killed_is_a_sentence(self) -> None:
+        """BrokenProcessPool is a RuntimeError; it cannot be imported where there are no processes."""
+        err = io.StringIO()
+        with mock.patch("trace_checkpoints.compute", side_effect=RuntimeError("a process ended")), \
+                contextlib.redirect_stderr(err):
+            self.assertEqual(main(["--check"]), 1)
+        self.assertEqual(err.getvalue(), "trace_checkpoints.py: a process ended\n")
+
     def test_without_a_flag_nothing_is_written(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(self.run_main([], self.FILES, folder)[0], 0)

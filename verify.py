@@ -42,6 +42,9 @@ class Checks:
         self.that(type(value) is int and low <= value <= high, field,
                   f"a whole number from {low} to {high}")
 
+    def number(self, value: Any, field: str) -> None:
+        self.that(type(value) is float and math.isfinite(value), field, "a finite float")
+
     def floats(self, value: Any, field: str, length: int, low: float = -math.inf) -> None:
         self.that(isinstance(value, list) and len(value) == length
                   and all(type(x) is float and math.isfinite(x) and x >= low for x in value),
@@ -82,7 +85,7 @@ class Checks:
             place = f"dev_history[{i}]"
             self.fields(entry, place, ["step", "dev_loss"])
             self.whole(entry["step"], f"{place}.step", due, due)
-            self.floats([entry["dev_loss"]], f"{place}.dev_loss", 1)
+            self.number(entry["dev_loss"], f"{place}.dev_loss")
 
     def best(self, value: Any, dev_history: DevHistory, shapes: Shapes) -> None:
         """The earliest of the lowest development losses, with the weights that had it."""
