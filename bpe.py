@@ -15,19 +15,18 @@ from __future__ import annotations
 
 import argparse
 import copy
-import io
 import json
 import os
 import re
-import secrets
 import sys
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from console import print_anything
+from disk import write_atomically
 from strict_json import parse
 
 SPECIAL = ["<unk>", "<end>"]
@@ -234,23 +233,14 @@ class Tokenizer:
         return cls(value["alphabet"], value["merges"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file for `load`, one merge a line; an OSError leaves the old file as it was.
+        """Write a file for `load`, one merge a line; an OSError before it is there leaves the old one.
 
         Only lone surrogates need `backslashreplace`; it writes them just as JSON escapes them.
         """
         alphabet = json.dumps(self.alphabet, ensure_ascii=False)
         merges = ",\n".join(json.dumps(merge, ensure_ascii=False) for merge in self.merges)
-        new = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"
-        try:
-            with open(new, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-                file.write(f'{{"alphabet": {alphabet},\n"merges": [\n{merges}\n]}}\n')
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(new, path)
-        except BaseException:
-            with suppress(OSError):
-                os.remove(new)
-            raise
+        text = f'{{"alphabet": {alphabet},\n"merges": [\n{merges}\n]}}\n'
+        write_atomically(path, text.encode("utf-8", "backslashreplace"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
@@ -348,9 +338,7 @@ def run(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 1 when the check fails or something is refused."""
     args = parse_arguments(argv)
-    for stream in (sys.stdout, sys.stderr):     # a console need not know every character
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    print_anything()
     try:
         return run(args)
     except (OSError, ValueError) as error:

@@ -33,15 +33,15 @@ from typing import Any
 from bpe import SPECIAL, TOKENIZER, Tokenizer
 from checkpoint import (
     Body,
-    FilePath,
     canonical,
     differing_inputs,
     input_signature,
     params_sha256,
     read,
     serialise,
-    write_atomically,
 )
+from console import print_anything
+from disk import FilePath, sweep, write_atomically
 from model import Params
 from portable import Matrix
 from strict_json import parse
@@ -257,15 +257,11 @@ def read_description(path: str) -> Body:
 
 # ---------------------------------------------------------------------------- save and load
 
-def sweep(prefix: str) -> None:
-    """Remove the temporaries that a killed export to this prefix left; nothing else."""
+def sweep_bundle(prefix: str) -> None:
+    """Remove the temporaries that a killed export to this prefix left; one that resists may stay."""
     folder, name = os.path.split(os.path.realpath(prefix))
-    ends = "|".join(map(re.escape, ENDS))
-    temporary = re.compile(rf"\.{re.escape(name)}({ends})\.[0-9a-f]{{8}}\.tmp")
-    for entry in os.listdir(folder):
-        if temporary.fullmatch(entry):
-            with suppress(OSError):
-                os.unlink(os.path.join(folder, entry))
+    with suppress(OSError):
+        sweep(folder, re.escape(name) + f"({'|'.join(map(re.escape, ENDS))})")
 
 
 def save_checkpoint(prefix: FilePath, params: Params, cfg: Config, tok: Tokenizer) -> None:
@@ -287,7 +283,7 @@ def save_checkpoint(prefix: FilePath, params: Params, cfg: Config, tok: Tokenize
     if os.path.lexists(path) and DIGESTS[0] not in peek(path):      # `bundle.py best.json best`
         raise CheckpointError(f"{path} exists and is not a bundle's; choose another prefix")
     os.makedirs(os.path.dirname(prefix) or ".", exist_ok=True)
-    sweep(prefix)
+    sweep_bundle(prefix)
     for end, data in zip(ENDS, (npz, tok_json, described)):
         write_atomically(prefix + end, data)
 
@@ -377,13 +373,6 @@ def load_model(path: str, tokenizer: str) -> tuple[Params, Config, Tokenizer, li
 
 
 # ---------------------------------------------------------------------------- the command line
-
-def print_anything() -> None:
-    """Let a console that does not know a character show it as an escape."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
 
 def without_end(prefix: str) -> str:
     """The prefix, also where the name of one of its three files was given."""

@@ -14,18 +14,17 @@ A digest finds accidents. It is no signature: whoever can write the file can rec
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import math
 import os
 import re
-import secrets
-import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 from bpe import Tokenizer
+from disk import CheckpointError as CheckpointError
+from disk import FilePath, lock, make_folder, sweep, write_atomically
 from model import Params
 from strict_json import MAX_NESTING, parse
 from train import (
@@ -41,90 +40,19 @@ from train import (
     train_step,
 )
 from verify import Body as Body
-from verify import CheckpointError as CheckpointError
 from verify import check_body
 
-try:
-    import fcntl
-except ImportError:                     # Windows
-    fcntl = None  # type: ignore[assignment]
-    import msvcrt
-
-FilePath = Union[str, "os.PathLike[str]"]
 FORMAT_VERSION = 1
 SOURCES = ("portable.py", "model.py", "train.py", "bpe.py", "checkpoint.py")
 HERE = Path(__file__).resolve().parent
 PLAIN = {float, int, str, bool, type(None)}
-NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF} | ({errno.EACCES} if os.name == "nt" else set())
-TEMPORARY = re.compile(r"\.(last|best|step-\d{6,})\.json\.[0-9a-f]{8}\.tmp")
 OTHER_CONFIG = "checkpoint was written with a different config"
 OTHER_INPUTS = "checkpoint training inputs differ"
 KEPT = re.compile(r"step-(\d{6,})\.json")
+OWN_FILES = r"(last|best|step-\d{6,})\.json"
 
 
 # ---------------------------------------------------------------------------- the file: writing
-
-def sync_folder(folder: FilePath) -> None:
-    """Make a rename in `folder` durable, where the system can do that for a folder."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno not in NOT_SUPPORTED:    # a network drive that cannot is no failure; EIO is
-            raise
-
-
-def _write_and_sync(path: str, data: bytes) -> None:
-    """A new file holding `data`, on the disk when this returns; its permissions follow the umask."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest):]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _replace(temporary: str, path: str) -> None:
-    """`os.replace`, again for half a second where a reader's open handle forbids it (Windows)."""
-    tries = 10 if os.name == "nt" else 1
-    for left in reversed(range(tries)):
-        try:
-            os.replace(temporary, path)
-            break
-        except PermissionError:
-            if not left:
-                raise
-            time.sleep(0.05)
-
-
-def write_atomically(path: FilePath, data: bytes) -> None:
-    """Put `data` at `path` so that at every moment the old file or the whole new one is there.
-
-    OSError that names `path`: before the replace the old file stays and no temporary; only if
-    syncing the folder fails is the new file there, but not yet sure to survive a power cut.
-    """
-    target = os.path.realpath(path)
-    folder, name = os.path.split(target)
-    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
-    try:
-        try:
-            _write_and_sync(temporary, data)
-            _replace(temporary, target)
-        except BaseException:           # KeyboardInterrupt too must leave no temporary
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        sync_folder(folder)
-    except OSError as error:
-        if error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
-
 
 def _fits_json(value: Any, depth: int = 1) -> bool:
     """Whether every dict in `value` has strings as keys, and nothing is nested too deep to be read."""
@@ -306,60 +234,6 @@ def state_from_body(body: Body, cfg: Config, vocab_size: int,
 
 # ---------------------------------------------------------------------------- the run's folder
 
-def _lock_or_fail(descriptor: int) -> None:
-    """Lock an open file at once; an error if another holds it. The system unlocks when its holder ends."""
-    if fcntl is None:
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:            # a drive that has no locks does not stop a run
-        if error.errno not in NOT_SUPPORTED | {errno.ENOLCK, errno.ENOSYS}:
-            raise
-
-
-@contextlib.contextmanager
-def lock(folder: FilePath) -> Iterator[None]:
-    """Hold `folder` for one run. CheckpointError while another run holds it.
-
-    On Unix the folder itself is locked. On Windows, which has no locks on folders, a file stands
-    for it that the system deletes with its last handle.
-    """
-    path, flags = os.fspath(folder), os.O_RDONLY
-    if fcntl is None:
-        path, flags = os.path.join(path, ".lock"), os.O_RDWR | os.O_CREAT | getattr(os, "O_TEMPORARY", 0)
-    descriptor = os.open(path, flags)
-    try:
-        try:
-            _lock_or_fail(descriptor)
-        except (BlockingIOError, PermissionError):      # as Unix says it, and as Windows does
-            raise CheckpointError(f"folder {os.fspath(folder)} is in use by another run; "
-                                  "wait until it ends, or stop it") from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def make_folder(folder: str) -> None:
-    """Make `folder` and what is missing above it, each as durable as a rename in it will be."""
-    parent = os.path.dirname(os.path.abspath(folder))
-    if not os.path.isdir(folder):
-        if parent == os.path.abspath(folder):
-            raise FileNotFoundError(errno.ENOENT, "no such drive", folder)
-        make_folder(parent)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder)
-        sync_folder(parent)
-
-
-def sweep(folder: FilePath) -> None:
-    """Remove the temporaries that a killed save left; nothing else. Only for the lock's holder."""
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        if TEMPORARY.fullmatch(name) and not os.path.isdir(path):
-            os.unlink(path)
-
-
 def kept_states(folder: FilePath) -> List[Tuple[int, str]]:
     """(step, path) of every file named as `run(keep=N)` names the states it keeps, oldest first."""
     found = [(KEPT.fullmatch(name), name) for name in os.listdir(folder)]
@@ -526,7 +400,7 @@ def run(tok: Tokenizer, text: str, cfg: Config, folder: FilePath, resume: Union[
         read(source)                    # its FileNotFoundError, before a folder is made
     make_folder(this.folder)
     with lock(folder):
-        sweep(folder)
+        sweep(folder, OWN_FILES)
         if must_resume or (resume and os.path.lexists(source)):
             body = this.body_to_resume(source)
             state = state_from_body(body, cfg, this.vocab_size, restore_optimizer, restore_shuffle)

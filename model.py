@@ -25,7 +25,7 @@ import random
 from dataclasses import dataclass
 from typing import Dict, List, Sequence, Tuple
 
-from portable import Matrix, Vector, dots, exact_sum, exps, log, mix
+from portable import Matrix, Vector, dots, dots_where, exact_sum, exps, log, mix, outer_sum, pair_dots
 
 Params = Dict[str, Matrix]
 Batch = Sequence[Sequence[int]]
@@ -108,22 +108,22 @@ def rms_norm(x: Matrix) -> Tuple[Matrix, Vector]:
     Zhang and Sennrich, Root Mean Square Layer Normalization, 2019; without the learned gain,
     which the matrix that follows can take over.
     """
-    scales = [1.0 / math.sqrt(dots([row], [row])[0][0] / len(row) + NORM_EPS) for row in x]
+    scales = [1.0 / math.sqrt(square / len(row) + NORM_EPS) for square, row in zip(pair_dots(x, x), x)]
     return [[value * scale for value in row] for row, scale in zip(x, scales)], scales
 
 
 def rms_norm_backward(dy: Matrix, y: Matrix, scales: Vector) -> Matrix:
     """dy, y (N, d), scales (N,) -> dx (N, d) = scale * (dy - y * mean of dy * y)."""
     dx = []
-    for dy_row, y_row, scale in zip(dy, y, scales):
-        mean = dots([dy_row], [y_row])[0][0] / len(y_row)
+    for dy_row, y_row, scale, product in zip(dy, y, scales, pair_dots(dy, y)):
+        mean = product / len(y_row)
         dx.append([scale * (g - value * mean) for g, value in zip(dy_row, y_row)])
     return dx
 
 
 def linear_backward(dy: Matrix, x: Matrix, w: Matrix) -> Tuple[Matrix, Matrix]:
     """For y = dots(x, w): dy (N, M), x (N, d), w (M, d) -> (dx (N, d), dw (M, d))."""
-    return mix(dy, w), mix(transpose(dy), x)
+    return outer_sum(transpose(dy), w), outer_sum(dy, x)
 
 
 def attention(q: Matrix, k: Matrix, v: Matrix, lengths: Sequence[int]) -> Tuple[Matrix, Matrix]:
@@ -131,17 +131,18 @@ def attention(q: Matrix, k: Matrix, v: Matrix, lengths: Sequence[int]) -> Tuple[
 
     Vaswani and others, Attention Is All You Need, 2017, with one head. lengths: T of each story.
 
-    probs[n] has one entry for each position of its story up to its own: the causal mask is a
-    slice, and nothing has to be set to minus infinity.
+    probs[n] has an entry for each of the T positions of its story. The causal mask is a slice:
+    later positions get no score, so nothing has to be set to minus infinity, and a zero in probs.
     """
     scale = 1.0 / math.sqrt(len(q[0]))
     out, probs, start = [], [], 0
     for length in lengths:
-        for end in range(start + 1, start + length + 1):
-            scores = [score * scale for score in dots([q[end - 1]], k[start:end])[0]]
-            probs.append(softmax(scores)[0])
-            out.append(mix([probs[-1]], v[start:end])[0])
-        start += length
+        end = start + length
+        for n in range(start, end):
+            scores = [score * scale for score in dots([q[n]], k[start:n + 1])[0]]
+            probs.append(softmax(scores)[0] + [0.0] * (end - n - 1))
+        out += mix(probs[start:end], v[start:end])
+        start = end
     return out, probs
 
 
@@ -155,17 +156,15 @@ def attention_backward(dout: Matrix, probs: Matrix, q: Matrix, k: Matrix, v: Mat
     dq, dk, dv, start = [], [], [], 0
     for length in lengths:
         end = start + length
-        padded_p, padded_ds = [], []        # rows of equal length, so that they can be transposed
+        padded_ds = []                      # rows of equal length, so that they can be transposed
         for n in range(start, end):
             dp = dots([dout[n]], v[start:n + 1])[0]
-            centre = exact_sum([p * g for p, g in zip(probs[n], dp)])
+            centre = exact_sum([p * g for p, g in zip(probs[n], dp)])      # zip ends where dp does
             ds = [p * (g - centre) * scale for p, g in zip(probs[n], dp)]
-            dq += mix([ds], k[start:n + 1])
-            padding = [0.0] * (end - n - 1)
-            padded_p.append(probs[n] + padding)
-            padded_ds.append(ds + padding)
+            padded_ds.append(ds + [0.0] * (end - n - 1))
+        dq += mix(padded_ds, k[start:end])
         dk += mix(transpose(padded_ds), q[start:end])
-        dv += mix(transpose(padded_p), dout[start:end])
+        dv += mix(transpose(probs[start:end]), dout[start:end])
         start = end
     return dq, dk, dv
 
@@ -205,7 +204,7 @@ class Activations:
     q: Matrix               # 3   (N, d) each
     k: Matrix
     v: Matrix
-    probs: Matrix           # 4   (N, up to T)
+    probs: Matrix           # 4   (N, T of its story)
     out: Matrix             # 4   (N, d)
     b: Matrix               # 6   (N, d)
     b_scales: Vector
@@ -236,10 +235,9 @@ def backward(dlogits: Matrix, params: Params, inputs: Batch, act: Activations) -
     grads: Params = {}
     dc, grads["lm_head"] = linear_backward(dlogits, act.c, params["lm_head"])   # 10
     dz = rms_norm_backward(dc, act.c, act.c_scales)                             # 9
-    dh = dots(dz, params["mlp_proj"])                                           # 8: z = y + mix(h, w)
-    grads["mlp_proj"] = mix(transpose(act.h), dz)
-    du = [[g if u > 0.0 else 0.0 for g, u in zip(row, on)] for row, on in zip(dh, act.h)]     # 7
-    db, grads["mlp_fc"] = linear_backward(du, act.b, params["mlp_fc"])
+    grads["mlp_proj"] = mix(transpose(act.h), dz)                               # 8: z = y + mix(h, w)
+    du = dots_where(dz, params["mlp_proj"], act.h)                              # 7
+    db, grads["mlp_fc"] = mix(du, params["mlp_fc"]), mix(transpose(du), act.b)
     dy = add(dz, rms_norm_backward(db, act.b, act.b_scales))                    # 6
     dout, grads["attn_wo"] = linear_backward(dy, act.out, params["attn_wo"])    # 5
     dqkv = attention_backward(dout, act.probs, act.q, act.k, act.v, act.lengths)    # 4

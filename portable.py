@@ -8,7 +8,8 @@ that is rounded once, whatever its order:
 
     exp, exps, log   within two units in the last place of the true value (exp above 0: two and a half)
     exact_sum        a sum that does not depend on its order
-    dots, mix        the two row operations that the whole network is built of
+    dots, mix        the two row operations that the whole network is built of; pair_dots and
+                     dots_where are dots that compute only what is asked for, outer_sum is a mix
 
 Not handled: machines that compute in more than 64 bits (the 32-bit x87 unit); see `machine_fault`.
 A float is a Python float, IEEE 754 binary64. Vector = list of floats, Matrix = list of vectors.
@@ -17,11 +18,11 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 Vector = List[float]
 Matrix = List[Vector]
-RowOperation = Callable[[Sequence[Sequence[float]], Sequence[Sequence[float]]], Matrix]
+Rows = Sequence[Sequence[float]]
 
 LN2_HIGH = 0.6931471803691238           # ln 2 cut to 32 bits: times a small integer it is exact
 LN2_LOW = 1.9082149292705877e-10        # the rest of ln 2
@@ -129,44 +130,101 @@ _TEMPLATE = """
 def dots(xs, rows):
     return [[{dot} for {w} in rows] for {x} in xs]
 
+def dots_where(xs, rows, masks):
+    return [[{dot} if on else 0.0 for ({w}), on in zip(rows, mask)] for ({x}), mask in zip(xs, masks)]
+
+def pair_dots(xs, ws):
+    return [{dot} for ({x}), ({w}) in zip(xs, ws)]
+
 def mix(coefficients, rows):
     mixed = []
     for row_of_coefficients in coefficients:
         {a} = {zeros}
-        for c, ({w}) in zip(row_of_coefficients, rows):
+        for c, row in zip(row_of_coefficients, rows):
             if c:
+                {w} = row
                 {accumulate}
         mixed.append([{a}])
     return mixed
+
+def outer_sum(columns, rows):
+    sums = [[{zeros}] for _ in columns[0]]
+    for m in range(0, len(rows), {block}):
+        {block_of_rows} = rows[m:m + {block}]
+        before, sums = sums, []
+        for ({a}), ({cs}) in zip(before, zip(*columns[m:m + {block}])):
+            sums.append([{accumulate_block}])
+    return sums
 """
 
 
+class RowOperations(NamedTuple):
+    """The functions of the template, written out for one width."""
+    dots: Callable[[Rows, Rows], Matrix]
+    dots_where: Callable[[Rows, Rows, Rows], Matrix]
+    pair_dots: Callable[[Rows, Rows], Vector]
+    mix: Callable[[Rows, Rows], Matrix]
+    outer_sum: Callable[[Rows, Rows], Matrix]
+
+
+def block_rows(width: int) -> int:
+    """How many rows `outer_sum` keeps in local variables, so that it stores a sum once for all of them.
+
+    CPython reaches 256 local variables with one instruction each; every further one takes two.
+    """
+    return max(1, min(8, 128 // width))
+
+
 @cache
-def row_operations(width: int) -> Tuple[RowOperation, RowOperation]:
-    """(dots, mix) written out for rows of `width` floats."""
+def row_operations(width: int) -> RowOperations:
+    """The row operations written out for rows of `width` floats; x0, x1, ... are the entries of a row x."""
     def each(form: str, between: str = "") -> str:
         return between.join(form.format(i=i) for i in range(width))
 
+    block = range(block_rows(width))
     source = _TEMPLATE.format(
         dot=each("x{i}*w{i}", " + "), x=each("x{i}, "), w=each("w{i}, "), a=each("a{i}, "),
-        zeros=each("0.0, "), accumulate=each("a{i} += c*w{i}", "; "))
-    functions: Dict[str, RowOperation] = {}
+        zeros=each("0.0, "), accumulate=each("a{i} += c*w{i}", "; "),
+        block=len(block), cs="".join(f"c{r}, " for r in block),
+        block_of_rows="".join("(" + each(f"w{r}_{{i}}, ") + "), " for r in block),
+        accumulate_block=each("a{i}" + "".join(f" + c{r}*w{r}_{{i}}" for r in block) + ", "))
+    functions: Dict[str, Any] = {}
     exec(source, functions)  # the text is made above, of numbers alone
-    return functions["dots"], functions["mix"]
+    return RowOperations(*[functions[name] for name in RowOperations._fields])
 
 
-def dots(xs: Sequence[Sequence[float]], rows: Sequence[Sequence[float]]) -> Matrix:
+def dots(xs: Rows, rows: Rows) -> Matrix:
     """xs (N, d), rows (M, d) -> (N, M): entry n, m is xs[n] . rows[m], added from left to right."""
-    return row_operations(len(rows[0]))[0](xs, rows)
+    return row_operations(len(rows[0])).dots(xs, rows)
 
 
-def mix(coefficients: Sequence[Sequence[float]], rows: Sequence[Sequence[float]]) -> Matrix:
+def dots_where(xs: Rows, rows: Rows, masks: Rows) -> Matrix:
+    """`dots`, but 0.0 where masks (N, M) is zero: a gradient that a ReLU stops is not even computed."""
+    return row_operations(len(rows[0])).dots_where(xs, rows, masks)
+
+
+def pair_dots(xs: Rows, ws: Rows) -> Vector:
+    """xs (N, d), ws (N, d) -> (N,): entry n is xs[n] . ws[n], as `dots` adds it."""
+    return row_operations(len(ws[0])).pair_dots(xs, ws)
+
+
+def mix(coefficients: Rows, rows: Rows) -> Matrix:
     """coefficients (N, M), rows (M, d) -> (N, d): row n is the sum of coefficients[n][m] * rows[m].
 
     Added in order of m, from 0.0. A coefficient of zero (a ReLU that is off, half of them) is
     skipped; for finite rows that never changes a bit.
     """
-    return row_operations(len(rows[0]))[1](coefficients, rows)
+    return row_operations(len(rows[0])).mix(coefficients, rows)
+
+
+def outer_sum(columns: Rows, rows: Rows) -> Matrix:
+    """columns (M, N), rows (M, d) -> (N, d): the sum of M outer products, `mix(transpose(columns), rows)`.
+
+    The same bits, and faster where few coefficients are zero: it skips none.
+    """
+    width, filled = len(rows[0]), -len(rows) % block_rows(len(rows[0]))
+    columns = [*columns, *[[0.0] * len(columns[0])] * filled]       # a block of zeros adds nothing
+    return row_operations(width).outer_sum(columns, [*rows, *[[0.0] * width] * filled])
 
 
 def machine_fault() -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import json
 import os
 import shlex
@@ -37,6 +36,7 @@ from checkpoint import (
     read,
     run,
 )
+from console import print_anything
 from portable import machine_fault
 from train import CONFIG, Config, State, check_config, is_due, split_stories
 from verify import CheckpointError, Checks, check_body, check_params
@@ -529,9 +529,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; its exit status."""
-    for stream in (sys.stdout, sys.stderr):     # a console need not know every character
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    print_anything()
     args = parse_arguments(argv)
     try:
         return int(args.mode(args))

@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Callable
 
 from bpe import END, TOKENIZER, UNK, Tokenizer
-from bundle import DIGESTS, checkpoint_in, load_checkpoint, load_model, peek, print_anything, without_end
+from bundle import DIGESTS, checkpoint_in, load_checkpoint, load_model, peek, without_end
+from console import print_anything
 from model import Params, add, next_logits, rms_norm, softmax
 from portable import Matrix, Vector, dots, mix
 from train import most_likely

@@ -354,8 +354,8 @@ class Files(TemporaryFolder):
         path = self.path("t.json")
         Tokenizer(["a"], []).save(path)
         for step in ("fsync", "replace"):
-            with self.subTest(step=step), mock.patch.object(os, step, side_effect=OSError("full")):
-                self.assertRaisesRegex(OSError, "^full$", Tokenizer(["b"], []).save, path)
+            with self.subTest(step=step), mock.patch.object(os, step, side_effect=OSError(28, "full")):
+                self.assertRaisesRegex(OSError, f"^.Errno 28. full: '{path}'$", Tokenizer(["b"], []).save, path)
                 self.assertEqual(Tokenizer.load(path).alphabet, ["a"])
                 self.assertEqual(os.listdir(self.folder), ["t.json"])
 

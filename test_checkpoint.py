@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import checkpoint
+import disk
 import train
 from bpe import Tokenizer
 from checkpoint import (
@@ -412,22 +413,22 @@ class TestARun(Folder):
 class TestTheFolder(Folder):
     IN_USE = "in use by another run; wait until it ends, or stop it"
 
-    @unittest.skipIf(checkpoint.fcntl is None, "the locks of this system are the next test's")
+    @unittest.skipIf(disk.fcntl is None, "the locks of this system are the next test's")
     def test_a_drive_without_locks_does_not_stop_a_run_and_its_other_errors_are_no_other_run(self) -> None:
         for number in (errno.ENOLCK, errno.ENOSYS, errno.EINVAL):
-            with mock.patch("checkpoint.fcntl.flock", side_effect=OSError(number, "no locks")), lock(self.folder):
+            with mock.patch("disk.fcntl.flock", side_effect=OSError(number, "no locks")), lock(self.folder):
                 pass
-        with mock.patch("checkpoint.fcntl.flock", side_effect=OSError(errno.EIO, "broken drive")), \
+        with mock.patch("disk.fcntl.flock", side_effect=OSError(errno.EIO, "broken drive")), \
                 self.assertRaises(OSError) as caught, lock(self.folder):
             pass
         self.assertEqual(caught.exception.errno, errno.EIO)
-        with mock.patch("checkpoint.fcntl.flock", side_effect=BlockingIOError(errno.EAGAIN, "held")), \
+        with mock.patch("disk.fcntl.flock", side_effect=BlockingIOError(errno.EAGAIN, "held")), \
                 self.assertRaisesRegex(CheckpointError, self.IN_USE), lock(self.folder):
             pass
 
     def test_where_folders_have_no_locks_a_file_is_locked_and_one_that_was_left_does_not_refuse(self) -> None:
         windows = mock.Mock(LK_NBLCK=2)
-        with mock.patch("checkpoint.fcntl", None), mock.patch("checkpoint.msvcrt", windows, create=True):
+        with mock.patch("disk.fcntl", None), mock.patch("disk.msvcrt", windows, create=True):
             Path(self.sub(".lock")).write_bytes(b"")        # as a power cut leaves it
             with lock(self.folder):
                 self.assertEqual(windows.locking.call_args[0][1:], (2, 1))
@@ -438,7 +439,7 @@ class TestTheFolder(Folder):
     def test_a_drive_that_is_not_there_is_an_error_and_no_endless_search(self) -> None:
         with mock.patch("checkpoint.os.path.isdir", return_value=False), \
                 self.assertRaisesRegex(FileNotFoundError, "no such drive"):
-            checkpoint.make_folder(os.path.abspath(os.sep))
+            disk.make_folder(os.path.abspath(os.sep))
 
     def test_a_refusal_to_keep_comes_before_anything_is_written(self) -> None:
         run(TOK, TEXT, TINY, self.sub("run"), stop_after=6)

@@ -32,6 +32,7 @@ from pathlib import Path
 from unittest import mock
 
 import checkpoint
+import disk
 import train
 from bpe import Tokenizer
 from test_support import no_children
@@ -123,7 +124,7 @@ class InAFolder(unittest.TestCase):
 
 
 class System:
-    """Stands in for `os` in checkpoint.py: every call that changes a disk comes by `call`.
+    """Stands in for `os` in disk.py and checkpoint.py: every call that changes a disk comes by `call`.
 
     It is a POSIX system on every machine: on Windows, which has no folder sync, one is played.
     """
@@ -162,8 +163,10 @@ class System:
             del self.descriptors[args[0]]
         return result
 
+    @contextlib.contextmanager
     def instead_of_os(self):
-        return mock.patch.object(checkpoint, "os", self)
+        with mock.patch.object(checkpoint, "os", self), mock.patch.object(disk, "os", self):
+            yield
 
 
 # ---------------------------------------------------------------------------- crash states
@@ -283,7 +286,7 @@ def outcome(folder):
         body = None
     except checkpoint.CheckpointError:
         body = "refused"
-    checkpoint.sweep(folder)
+    disk.sweep(folder, checkpoint.OWN_FILES)
     return body, os.listdir(folder)
 
 
@@ -486,7 +489,7 @@ class Faults(InAFolder):
                 put(self.folder, {"last.json": old})
                 self.save_with_a_fault(Faulty(at, error, **options))
                 if options.get("also") == "unlink":     # then a temporary may stay until the next start
-                    checkpoint.sweep(self.folder)
+                    disk.sweep(self.folder, checkpoint.OWN_FILES)
                 self.assert_files({"last.json": new if new_is_there(at, "after" in options) else old})
 
     def save_with_a_fault(self, system):
@@ -629,7 +632,7 @@ class Disks(InAFolder):
         """(calls of replace, of sleep): a save while a reader's handle forbids so many replaces."""
         system, left = System(), iter(range(refusals))
         system.name = system_name
-        with mock.patch.object(checkpoint.time, "sleep") as sleep, contextlib.suppress(PermissionError):
+        with mock.patch.object(disk.time, "sleep") as sleep, contextlib.suppress(PermissionError):
             self.save_where(lambda name, _: name == "replace" and next(left, None) is not None,
                             errno.EACCES, system)
         return system.calls.count("replace"), sleep.call_count

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import test_crash as crash
 
-FILES = ("portable.py", "bpe.py", "model.py", "train.py", "verify.py", "strict_json.py", "checkpoint.py",
-         "test_support.py", "test_crash.py", "test_damage.py")
-C, J, T, V = "checkpoint.py", "strict_json.py", "train.py", "verify.py"
+FILES = ("console.py", "disk.py", "strict_json.py", "portable.py", "bpe.py", "model.py", "train.py", "verify.py",
+         "checkpoint.py", "test_support.py", "test_crash.py", "test_damage.py")
+C, D, J, T, V = "checkpoint.py", "disk.py", "strict_json.py", "train.py", "verify.py"
 CRASHES, DISKS, STOPS = "test_crash.CrashStates.", "test_crash.Disks.", "test_crash.Stops."
 FIELDS, FOLDERS, STATE = "test_damage.EveryField.", "test_damage.Folders.", "test_damage.StateReportedElsewhere."
 IDENTITY, JSON = "test_damage.IdentityReportedElsewhere.", "test_damage.FilesReportedElsewhere."
@@ -73,20 +73,20 @@ ERRNO = "if error.errno not in NOT_SUPPORTED:"
 
 # (what is broken, file, text that stands there once, text instead, the test that notices)
 MUTANTS = [
-    ("the file is not synced", C,
+    ("the file is not synced", D,
      "        os.fsync(descriptor)\n    finally", "        pass\n    finally", CRASH),
-    ("the folder is not synced", C, "        sync_folder(folder)\n", "        pass\n", CRASH),
-    ("the name is there before the data", C, WRITE + RENAME, RENAME_THEN_WRITE, CRASH),
-    ("the old file is removed first", C, RENAME, UNLINK_THEN_RENAME, CRASH),
-    ("a short write is taken for the whole", C,
+    ("the folder is not synced", D, "        sync_folder(folder)\n", "        pass\n", CRASH),
+    ("the name is there before the data", D, WRITE + RENAME, RENAME_THEN_WRITE, CRASH),
+    ("the old file is removed first", D, RENAME, UNLINK_THEN_RENAME, CRASH),
+    ("a short write is taken for the whole", D,
      "rest[os.write(descriptor, rest):]", "rest[:0 * os.write(descriptor, rest)]", CRASH),
-    ("an error of the folder sync is swallowed", C, ERRNO, "if False:", SYNC),
-    ("a folder that cannot be synced is an error", C, ERRNO, "if True:", NO_SYNC),
-    ("the temporary stays after an error", C, "os.unlink(temporary)", "pass", FAULT),
-    ("the temporary stays after Ctrl-C", C, "except BaseException:", "except Exception:", FAULT),
-    ("an error does not name the file", C, "str(error), os.fspath(path))", "str(error))", FAULT),
-    ("nobody else may read the file", C, ", 0), 0o666)", ", 0), 0o600)", UMASK),
-    ("a reader on Windows ends the run", C, 'tries = 10 if os.name == "nt" else 1', "tries = 1", READER),
+    ("an error of the folder sync is swallowed", D, ERRNO, "if False:", SYNC),
+    ("a folder that cannot be synced is an error", D, ERRNO, "if True:", NO_SYNC),
+    ("the temporary stays after an error", D, "os.unlink(temporary)", "pass", FAULT),
+    ("the temporary stays after Ctrl-C", D, "except BaseException:", "except Exception:", FAULT),
+    ("an error does not name the file", D, "str(error), os.fspath(path))", "str(error))", FAULT),
+    ("nobody else may read the file", D, ", 0), 0o666)", ", 0), 0o600)", UMASK),
+    ("a reader on Windows ends the run", D, 'tries = 10 if os.name == "nt" else 1', "tries = 1", READER),
     ("best.json after last.json", C, "if evaluate(state, this.dev):",
      "if evaluate(state, this.dev) and this.save_last(state) is None:", ORDER),
     ("NaN is saved", C, "allow_nan=False", "allow_nan=True", NOT_FINITE),
@@ -119,10 +119,10 @@ MUTANTS = [
     ("a finished run writes again", C,
      "if not (path.is_file() and path.read_bytes() == data):", "if True:", FINISHED),
     ("two runs share a folder", C, "    with lock(folder):\n", "    if True:\n", TWO_RUNS),
-    ("the lock is never let go", C, "        yield\n    finally:\n        os.close(descriptor)",
+    ("the lock is never let go", D, "        yield\n    finally:\n        os.close(descriptor)",
      "        yield\n    finally:\n        pass", FREED),
-    ("temporaries are not swept", C, "        sweep(folder)\n", "        pass\n", SWEEP),
-    ("the sweep takes other people's files", C, r"\.json\.[0-9a-f]{8}\.tmp", r"\.json.*\.tmp", FOREIGN),
+    ("temporaries are not swept", C, "        sweep(folder, OWN_FILES)\n", "        pass\n", SWEEP),
+    ("the sweep takes other people's files", D, r"\.[0-9a-f]{{8}}\.tmp", r"\..*\.tmp", FOREIGN),
     ("kept states of others are removed", C, "bool(self.verified(path)[\"step\"] == step)", "True", OTHERS),
     ("one state too many is kept", C, "len(self.kept) > self.keep", "len(self.kept) > self.keep + 1", KEEP),
     ("the oldest kept state is named", C, "newest_first = reversed(kept_states(self.folder))",

@@ -12,7 +12,20 @@ import unittest
 from decimal import Decimal
 
 import portable
-from portable import dots, exact_sum, exp, exps, log, machine_fault, mix, row_operations
+from portable import (
+    block_rows,
+    dots,
+    dots_where,
+    exact_sum,
+    exp,
+    exps,
+    log,
+    machine_fault,
+    mix,
+    outer_sum,
+    pair_dots,
+    row_operations,
+)
 
 NAN, INF = math.nan, math.inf
 CELLS = 256                             # table cells per unit of x
@@ -254,6 +267,34 @@ class TestRowOperations(unittest.TestCase):
             coefficients, rows = awkward(rng, 9, 7), awkward(rng, 7, width)
             with self.subTest(width=width):
                 self.assertEqual(bits(mix(coefficients, rows)), bits(plain_mix(coefficients, rows)))
+
+    def test_outer_sum_has_the_bits_of_two_plain_loops_however_many_rows_fill_its_blocks(self):
+        rng = random.Random(7)
+        for width in (1, 3, 16, 17, 100, 300):
+            for rows in {1, 7, block_rows(width), block_rows(width) + 1}:
+                columns, w = awkward(rng, rows, 9), awkward(rng, rows, width)
+                with self.subTest(width=width, rows=rows):
+                    self.assertEqual(bits(outer_sum(columns, w)), bits(plain_mix([*zip(*columns)], w)))
+
+    def test_outer_sum_keeps_to_256_local_variables_where_the_width_lets_it(self):
+        """x, its block and its sums; a function of more is right but slower."""
+        for width in (1, 4, 16, 32, 64, 100):
+            with self.subTest(width=width):
+                self.assertLess(row_operations(width).outer_sum.__code__.co_nlocals, 256)
+
+    def test_pair_dots_has_the_bits_of_dots(self):
+        rng = random.Random(8)
+        for width in (1, 2, 16, 300):
+            xs, ws = awkward(rng, 9, width), awkward(rng, 9, width)
+            with self.subTest(width=width):
+                self.assertEqual(bits([pair_dots(xs, ws)]), bits([[plain_dots([x], [w])[0][0] for x, w in zip(xs, ws)]]))
+
+    def test_dots_where_computes_what_the_mask_lets_through(self):
+        rng = random.Random(9)
+        xs, rows, masks = awkward(rng, 9, 4), awkward(rng, 7, 4), awkward(rng, 9, 7)
+        masked = [[product if on else 0.0 for product, on in zip(*pair)] for pair in zip(plain_dots(xs, rows), masks)]
+        self.assertEqual(bits(dots_where(xs, rows, masks)), bits(masked))
+        self.assertEqual(dots_where([[2.0]], [[INF], [1.5]], [[0.0, 1.0]]), [[0.0, 3.0]])
 
     def test_a_sum_of_nothing_but_zeros_is_plus_zero(self):
         for coefficients in ([0.0, 0.0], [-0.0, -0.0], [-0.0, 1.0]):

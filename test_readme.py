@@ -156,8 +156,8 @@ def counts_table() -> str:
 def file_table() -> str:
     """The modules in reading order, with the first line of each docstring and its length."""
     rows = []
-    for name in ("make_corpus", "strict_json", "bpe", "portable", "model", "train", "verify", "checkpoint", "runs",
-                 "pictures", "trace_checkpoints", "inspect_inputs", "bundle", "talk", "bench"):
+    for name in ("make_corpus", "console", "disk", "strict_json", "bpe", "portable", "model", "train", "verify", "checkpoint", "runs",
+                 "pictures", "trace_checkpoints", "inspect_inputs", "bundle", "talk", "twins", "bench"):
         source = (HERE / f"{name}.py").read_text(encoding="utf-8")
         rows.append([f"[{name}.py]({name}.py)", (ast.get_docstring(ast.parse(source)) or "").split("\n")[0],
                      str(len(source.splitlines()))])
@@ -341,7 +341,7 @@ class TestReadme(unittest.TestCase):
                         self.assertEqual(done.returncode, 0, done.stdout[-300:] + done.stderr[-600:])
 
 
-MODULES = ("strict_json", "bpe", "portable", "model", "train", "verify", "checkpoint", "runs")
+MODULES = ("console", "disk", "strict_json", "bpe", "portable", "model", "train", "verify", "checkpoint", "runs")
 SETTING = """
 import json, sys
 import checkpoint as c, train as t

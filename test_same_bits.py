@@ -21,6 +21,7 @@ from checkpoint import params_sha256
 from portable import machine_fault
 from test_support import no_children
 from train import CONFIG, train
+from twins import plain_rows
 
 TEXT = "\n".join(f"{name} had a {color} {thing}. The {thing} was still {color}."
                  for name in ("Mia", "Leo", "Ana") for color in ("red", "blue") for thing in ("hat", "cup", "kite"))
@@ -70,15 +71,8 @@ def compensated(numbers) -> float:
 
 def twin_sha256(add=sum, exp=math.exp, log=math.log) -> str:
     """The parameter hash after ten small steps of the network as one would first write it."""
-    def dots(xs, rows):
-        return [[add(x * w for x, w in zip(row, other)) for other in rows] for row in xs]
-
-    def mix(coefficients, rows):
-        return [[add(c * row[i] for c, row in zip(some, rows)) for i in range(len(rows[0]))]
-                for some in coefficients]
-
     exps = portable.exps if exp is portable.exp else lambda xs, shift: [exp(x - shift) for x in xs]
-    with mock.patch.multiple("model", dots=dots, mix=mix, exps=exps, log=log):
+    with mock.patch.multiple("model", **plain_rows(add), exps=exps, log=log):
         return params_sha256(train(Tokenizer.train(TEXT, 40), TEXT, TINY)[0])
 
 

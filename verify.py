@@ -9,15 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, Sequence, Tuple
 
+from disk import CheckpointError as CheckpointError
 from model import param_shapes
 from train import Config, DevHistory
 
 Body = Dict[str, Any]
 Shapes = Dict[str, Tuple[int, int]]
-
-
-class CheckpointError(ValueError):
-    """A checkpoint, or the folder it is to go to, was refused; the file is as it was."""
 
 
 class Checks:
