@@ -204,9 +204,10 @@ SIZES = {"length": (8, 16, 32, 64), "d": (8, 16, 32, 64), "vocabulary": (64, 128
          "batch": (2, 4, 8, 16, 32)}
 
 
-def sized_step(length: int = 24, d: int = 16, vocabulary: int = 128, batch: int = 8) -> Step:
-    """A step of the lab on random ids; hidden is 64 whatever d is."""
-    state, rng = train.new_state(vocabulary, {**CONFIG, "d": d}), random.Random(0)
+def sized_step(length: int = 24, d: int = 16, vocabulary: int = 128, batch: int = 8,
+               hidden: int = 64) -> Step:
+    """A step of the lab on random ids."""
+    state, rng = train.new_state(vocabulary, {**CONFIG, "d": d, "hidden": hidden}), random.Random(0)
     stories = [[rng.randrange(vocabulary) for _ in range(length + 1)] for _ in range(batch)]
     return lambda: state.adam.step(state.params, model.batch_gradient(state.params, stories)[1])
 
@@ -309,23 +310,28 @@ def load_plainly(path: Path) -> Tuple[Any, str]:
     return body, json.dumps(body)
 
 
-def one_size(path: Path, shape: Tuple[int, int, int], rounds: int) -> Tuple[List[Row], List[Row]]:
-    """(what save and load cost and where it goes, their ratios to what they should cost)."""
+def one_size(path: Path, shape: Tuple[int, int, int], rounds: int) -> Tuple[List[Row], Row, List[Row]]:
+    """(what save and load cost and where it goes; a save in steps; ratios to what they should cost)."""
+    vocabulary, d, hidden = shape
     body = sized_body(*shape)
     count = sum(len(matrix) * len(matrix[0]) for matrix in body["params"].values())
     parts: Dict[str, List[Row]] = {"save": [], "load": []}
     seconds = in_turns({"save": split(lambda: checkpoint.save(path, body), parts["save"]),
                         "load": split(lambda: checkpoint.load(path, body["config"]), parts["load"]),
                         "once": lambda: checkpoint.serialise(body), "twice": lambda: serialise_twice(body),
-                        "least": lambda: load_plainly(path)}, rounds)
+                        "least": lambda: load_plainly(path),
+                        "step": sized_step(d=d, vocabulary=vocabulary, hidden=hidden)}, rounds)
+    in_steps = {"parameters": count, "step_ms": spread([1e3 * s for s in seconds["step"]])["median"],
+                "megabytes": round(path.stat().st_size / 1e6, 2),
+                **spread([a / b for a, b in zip(seconds["save"], seconds["step"])], "_save_in_steps")}
     rows = [{"what": name, "parameters": count, **spread([1e3 * s for s in seconds[name]], "_ms"),
              **{f"{part}_ms": spread([1e3 * row[part] for row in spent[-rounds:]])["median"]
                 for part in spent[0]}}
             for name, spent in parts.items()]
-    return rows, [ratio_row(f"{count}: serialising / serialising twice", seconds["once"], seconds["twice"],
-                            "at most 0.6"),
-                  ratio_row(f"{count}: load / json.loads and one json.dumps", seconds["load"],
-                            seconds["least"], "at most 1.5")]
+    return rows, in_steps, [ratio_row(f"{count}: serialising / serialising twice", seconds["once"],
+                                      seconds["twice"], "at most 0.6"),
+                            ratio_row(f"{count}: load / json.loads and one json.dumps", seconds["load"],
+                                      seconds["least"], "at most 1.5")]
 
 
 def saving_share(folder: str, rounds: int) -> Tuple[List[Row], Row]:
@@ -356,14 +362,16 @@ def saving_share(folder: str, rounds: int) -> Tuple[List[Row], Row]:
 
 def checkpoints(quick: bool) -> Tables:
     """What save and load cost, and what a run pays for them; in a folder on the lab's own disk."""
-    costs, ratios = [], []
+    costs, in_steps, ratios = [], [], []
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=HERE) as folder:
         for shape, rounds in zip(SHAPES, (5, 2) if quick else (15, 9, 3)):
-            rows, goals = one_size(Path(folder) / "last.json", shape, rounds)
+            rows, row, goals = one_size(Path(folder) / "last.json", shape, rounds)
             costs += rows
+            in_steps.append(row)
             ratios += goals
         parts, share = saving_share(folder, 3 if quick else 15)
-    return {"costs": costs, "a run's parts": parts, "ratios": [*ratios, share]}
+    return {"costs": costs, "a save in training steps": in_steps, "a run's parts": parts,
+            "ratios": [*ratios, share]}
 
 
 # ---------------------------------------------------------------------------- section 5: jobs

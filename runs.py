@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import shlex
-import shutil
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Callable, TextIO
+from typing import Any, Callable
 
 from bpe import CORPUS, TOKENIZER, Tokenizer
 from checkpoint import (
@@ -36,9 +32,11 @@ from checkpoint import (
     read,
     run,
 )
-from console import print_anything
+from console import print_anything, quoted, say, sentence
+from differences import differences, parting
 from portable import machine_fault
-from train import CONFIG, Config, State, check_config, is_due, split_stories
+from progress import Progress
+from train import CONFIG, Config, check_config, split_stories
 from verify import CheckpointError, Checks, check_body, check_params
 
 HELP = {
@@ -50,41 +48,7 @@ HELP = {
 }
 
 
-# ---------------------------------------------------------------------------- talking to a terminal
-
-def say(stream: TextIO | None, text: str, end: str = "\n") -> None:
-    """Print to `stream`; nothing that is wrong with it may end a run."""
-    if stream is None:                  # started without one; print() would take another
-        return
-    try:
-        print(text, end=end, file=stream, flush=True)
-    except (OSError, ValueError):
-        # Nobody reads it any more. What is left in its buffer goes nowhere, also at the exit.
-        with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
-
-
-def sentence(error: BaseException) -> str:
-    """What went wrong, for a person."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error) or type(error).__name__
-
-
-def duration(seconds: float) -> str:
-    """12 s, 3 min 05 s, 2 h 03 min."""
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
-    return f"{minutes // 60} h {minutes % 60:02} min"
-
-
-def quoted(path: str) -> str:
-    """A path as a shell and argparse both take it."""
-    return shlex.quote(os.path.join(".", path) if path.startswith("-") else path)
-
+# ---------------------------------------------------------------------------- reading
 
 def train_command(folder: str, **options: str | int | None) -> str:
     """The command that continues the run in `folder`, for the place where we are."""
@@ -98,62 +62,6 @@ def train_command(folder: str, **options: str | int | None) -> str:
             words += [f"--{name}", quoted(str(value))]
     return " ".join(words)
 
-
-class Progress:
-    """Tells on standard error how far the run is: a live line on a terminal, else a line an evaluation."""
-
-    def __init__(self, args: argparse.Namespace, cfg: Config, note: str = ""):
-        self.args, self.cfg, self.note = args, cfg, note
-        self.stream = None if args.quiet else sys.stderr
-        self.live = self.stream is not None and self.stream.isatty()
-        every, self.end = cfg["eval_every"], cfg["steps"]
-        if args.stop_after:
-            self.end = min(self.end, -(-args.stop_after // every) * every)
-        self.first, self.drawn, self.began = -1, 0, time.monotonic()
-
-    def __call__(self, state: State) -> None:
-        if self.first < 0:              # only now is it certain that the run was not refused
-            self.first = state.step - 1
-            say(self.stream, self.note + self.opening())
-        if self.live:
-            self.redraw(self.line(state))
-        elif is_due(state, self.cfg):
-            say(self.stream, self.line(state))
-
-    def opening(self) -> str:
-        args, steps = self.args, self.cfg["steps"]
-        if args.restart:
-            return f"{args.folder}: starts over at step 1 of {steps}"
-        if self.first == 0:
-            return f"{args.folder}: starts at step 1 of {steps}, as there is no last.json"
-        return f"{args.folder}: continues from step {self.first} of {steps} ({args.source or 'last.json'})"
-
-    def left(self, step: int) -> str:
-        """Counted from this start: the steps before an interruption tell nothing about now."""
-        a_step = (time.monotonic() - self.began) / (step - self.first)
-        return duration(a_step * max(0, self.end - step)) + " left"
-
-    def line(self, state: State) -> str:
-        parts = [f"step {state.step}/{self.cfg['steps']}", f"loss {state.history[-1]:.4f}"]
-        if is_due(state, self.cfg):
-            parts.append(f"dev loss {state.dev_history[-1]['dev_loss']:.4f}")
-        if state.best is not None:
-            parts.append(f"best {state.best['dev_loss']:.4f} at step {state.best['step']}")
-        return "  ".join([*parts, self.left(state.step)])
-
-    def redraw(self, line: str) -> None:
-        """Over the line before; cut to the window, as a wrapped line cannot be drawn over."""
-        line = line[:shutil.get_terminal_size().columns - 1]
-        say(self.stream, "\r" + line.ljust(self.drawn), end="")
-        self.drawn = len(line)
-
-    def close(self) -> None:
-        """Leave the live line as it is, so that what follows has a line of its own."""
-        if self.drawn:
-            say(self.stream, "")
-
-
-# ---------------------------------------------------------------------------- reading
 
 def read_inputs(args: argparse.Namespace) -> tuple[Tokenizer, str]:
     """(tokenizer, corpus). OSError or ValueError that names the file."""
@@ -406,50 +314,6 @@ def show(args: argparse.Namespace) -> int:
 
 
 # ---------------------------------------------------------------------------- compare
-
-def parting(a: Sequence[float], b: Sequence[float]) -> str:
-    """The first step at which two training histories differ."""
-    for step, (loss_a, loss_b) in enumerate(zip(a, b), 1):
-        if loss_a != loss_b:
-            return f"the histories part at step {step}: loss {loss_a!r} and {loss_b!r}"
-    return f"the histories agree for the {min(len(a), len(b))} steps that both have"
-
-
-def entries(name: str, value: list[Any]) -> dict[str, float]:
-    """The numbers in a matrix or a history, by their place."""
-    if name == "history":
-        return {f"step {step}": loss for step, loss in enumerate(value, 1)}
-    if name == "dev_history":
-        return {f"step {entry['step']}": entry["dev_loss"] for entry in value}
-    return {f"[{i}][{j}]": x for i, row in enumerate(value) for j, x in enumerate(row)}
-
-
-def difference(name: str, a: Any, b: Any) -> str:
-    """In what way, and by how much at most, the two unequal values of a field differ."""
-    if a is None or b is None:
-        return "is null in one and a value in the other"
-    if not (isinstance(a, list) and isinstance(b, list)) or name.startswith("training_inputs"):
-        return f"is {json.dumps(a)} and {json.dumps(b)}"
-    parts = [f"has {len(a)} and {len(b)} entries"] if len(a) != len(b) else []
-    if name not in ("rng_state", "order"):
-        entries_a, entries_b = entries(name, a), entries(name, b)
-        gaps = {place: abs(x - entries_b[place]) for place, x in entries_a.items() if place in entries_b}
-        place = max(gaps, key=gaps.__getitem__, default="")
-        if place and gaps[place]:
-            parts.append(f"differs by up to {gaps[place]:.3g}, at {place}")
-    return ", ".join(parts) or "differs"
-
-
-def differences(a: Body, b: Body, names: tuple[str, str], prefix: str = "") -> Iterator[str]:
-    """A line on each field in which two bodies differ."""
-    for key in [*a, *(key for key in b if key not in a)]:
-        if key not in a or key not in b:
-            yield f"{prefix}{key} is only in {names[key in b]}"
-        elif isinstance(a[key], dict) and isinstance(b[key], dict):
-            yield from differences(a[key], b[key], names, f"{prefix}{key}.")
-        elif json.dumps(a[key]) != json.dumps(b[key]):      # unlike !=, tells 0.0 from -0.0
-            yield f"{prefix}{key} {difference(prefix + key, a[key], b[key])}"
-
 
 def compare(args: argparse.Namespace) -> int:
     """Print in what two checkpoints differ; 1 if in anything, else 0."""

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import copy
-import errno
 import hashlib
 import json
 import math
@@ -13,7 +12,6 @@ from pathlib import Path
 from unittest import mock
 
 import checkpoint
-import disk
 import train
 from bpe import Tokenizer
 from checkpoint import (
@@ -21,7 +19,6 @@ from checkpoint import (
     canonical,
     input_signature,
     load,
-    lock,
     params_sha256,
     run,
     save,
@@ -411,36 +408,6 @@ class TestARun(Folder):
 
 
 class TestTheFolder(Folder):
-    IN_USE = "in use by another run; wait until it ends, or stop it"
-
-    @unittest.skipIf(disk.fcntl is None, "the locks of this system are the next test's")
-    def test_a_drive_without_locks_does_not_stop_a_run_and_its_other_errors_are_no_other_run(self) -> None:
-        for number in (errno.ENOLCK, errno.ENOSYS, errno.EINVAL):
-            with mock.patch("disk.fcntl.flock", side_effect=OSError(number, "no locks")), lock(self.folder):
-                pass
-        with mock.patch("disk.fcntl.flock", side_effect=OSError(errno.EIO, "broken drive")), \
-                self.assertRaises(OSError) as caught, lock(self.folder):
-            pass
-        self.assertEqual(caught.exception.errno, errno.EIO)
-        with mock.patch("disk.fcntl.flock", side_effect=BlockingIOError(errno.EAGAIN, "held")), \
-                self.assertRaisesRegex(CheckpointError, self.IN_USE), lock(self.folder):
-            pass
-
-    def test_where_folders_have_no_locks_a_file_is_locked_and_one_that_was_left_does_not_refuse(self) -> None:
-        windows = mock.Mock(LK_NBLCK=2)
-        with mock.patch("disk.fcntl", None), mock.patch("disk.msvcrt", windows, create=True):
-            Path(self.sub(".lock")).write_bytes(b"")        # as a power cut leaves it
-            with lock(self.folder):
-                self.assertEqual(windows.locking.call_args[0][1:], (2, 1))
-            windows.locking.side_effect = PermissionError(errno.EACCES, "held")
-            with self.assertRaisesRegex(CheckpointError, self.IN_USE), lock(self.folder):
-                pass
-
-    def test_a_drive_that_is_not_there_is_an_error_and_no_endless_search(self) -> None:
-        with mock.patch("checkpoint.os.path.isdir", return_value=False), \
-                self.assertRaisesRegex(FileNotFoundError, "no such drive"):
-            disk.make_folder(os.path.abspath(os.sep))
-
     def test_a_refusal_to_keep_comes_before_anything_is_written(self) -> None:
         run(TOK, TEXT, TINY, self.sub("run"), stop_after=6)
         os.mkdir(self.sub("new"))
@@ -449,11 +416,6 @@ class TestTheFolder(Folder):
             run(TOK, TEXT, TINY, self.sub("new"), resume_from=self.sub("run/last.json"), keep=1)
         self.assertNotIn("last.json", os.listdir(self.sub("new")))
         self.assertNotIn("best.json", os.listdir(self.sub("new")))
-
-    def test_an_error_without_a_number_keeps_its_kind(self) -> None:
-        with mock.patch("checkpoint.os.fsync", side_effect=PermissionError("no number")), \
-                self.assertRaisesRegex(PermissionError, "^no number$"):
-            save(self.path, {"config": TINY})
 
 
 class TestTheBest(Folder):

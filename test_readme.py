@@ -12,6 +12,7 @@ import ast
 import difflib
 import json
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -22,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Callable, Dict, List
 
+import checkpoint
 from checkpoint import load
 from test_support import no_children
 from train import CONFIG
@@ -156,8 +158,9 @@ def counts_table() -> str:
 def file_table() -> str:
     """The modules in reading order, with the first line of each docstring and its length."""
     rows = []
-    for name in ("make_corpus", "console", "disk", "strict_json", "bpe", "portable", "model", "train", "verify", "checkpoint", "runs",
-                 "pictures", "trace_checkpoints", "inspect_inputs", "bundle", "talk", "twins", "bench"):
+    for name in ("make_corpus", "console", "disk", "strict_json", "bpe", "portable", "model", "train", "verify",
+                 "checkpoint", "progress", "differences", "runs", "pictures", "trace_checkpoints", "inspect_inputs",
+                 "bundle", "talk", "twins", "bench"):
         source = (HERE / f"{name}.py").read_text(encoding="utf-8")
         rows.append([f"[{name}.py]({name}.py)", (ast.get_docstring(ast.parse(source)) or "").split("\n")[0],
                      str(len(source.splitlines()))])
@@ -193,6 +196,9 @@ def cost_tables() -> str:
     parts.append(table(["the step grows with", "sizes", "milliseconds", "exponent"],
                        [[row["size"], ", ".join(map(str, row["values"])), ", ".join(f"{x:g}" for x in row["median_ms"]),
                          f"{row['median_exponent']:g}"] for row in measured["scaling"]["growth"]]))
+    parts.append(table(["parameters", "a training step, milliseconds", "`last.json`, megabytes", "a save, in steps"],
+                       [[f"{row['parameters']:,}", f"{row['step_ms']:g}", f"{row['megabytes']:g}",
+                         f"{row['median_save_in_steps']:g}"] for row in in_steps()]))
     parts.append(table(["checkpoint", "parameters", "milliseconds", "of these making or reading text"],
                        [[row["what"], f"{row['parameters']:,}", f"{row['median_ms']:g}",
                          f"{row['serialising_ms'] + row['parsing_ms']:g}"] for row in measured["checkpoints"]["costs"]]))
@@ -203,6 +209,34 @@ def cost_tables() -> str:
     parts.append(table(["memory", "MiB at the peak"],
                        [[row["what"], f"{row['peak_mib']:g}"] for row in measured["memory"]["peak"]]))
     return "\n\n".join(parts)
+
+
+def in_steps() -> List[Dict[str, Any]]:
+    """How many training steps a save costs, a row a size."""
+    return recorded("benchmark.json")["checkpoints"]["a save in training steps"]
+
+
+def save_in_steps() -> str:
+    """The smallest and the largest over all sizes."""
+    medians = [row["median_save_in_steps"] for row in in_steps()]
+    return f"{min(medians):.2f} to {max(medians):.2f}"
+
+
+def share_of_saving(faster: float) -> str:
+    """Of the time of a run at CONFIG's size whose steps were `faster` times as fast, how much is saving."""
+    save = in_steps()[0]["median_save_in_steps"] * faster
+    return f"{100 * save / (CONFIG['eval_every'] + save):.1f} %"
+
+
+def share_with_numpy() -> str:
+    ratio = {row["ratio"]: row["median"] for row in recorded("benchmark.json")["steps"]["ratios"]}
+    return share_of_saving(ratio["lab / NumPy"])
+
+
+def bytes_a_number() -> str:
+    """A state holds four numbers a parameter: weight, m, v and the best weight."""
+    row = in_steps()[-1]
+    return f"{row['megabytes'] * 1e6 / (4 * row['parameters']):.0f}"
 
 
 def talk_transcript() -> str:
@@ -217,6 +251,9 @@ BLOCKS: Dict[str, Callable[[], str]] = {
     "refusals": refusal_table, "fields": field_table, "twins": twin_table, "counts": counts_table,
     "files": file_table, "lines": lines_of_code, "parameters": parameter_count, "record time": record_time,
     "talk": talk_transcript, "costs": cost_tables,
+    "save in steps": save_in_steps, "share of saving": lambda: share_of_saving(1.0),
+    "share with NumPy": share_with_numpy, "bytes a number": bytes_a_number,
+    "crash step": lambda: str(trace()["interrupted_at_step"] - 1),
     "saved every": lambda: str(CONFIG["eval_every"]),
     "interrupted at": lambda: str(trace()["interrupted_at_step"]),
     "best step": lambda: str(trace()["best_checkpoint"]["step"]),
@@ -243,6 +280,24 @@ def filled(text: str, skip: tuple = ()) -> str:
 
 
 # ---------------------------------------------------------------------------- the tests
+
+def own_loop(path: str, steps: int) -> float:
+    """Fit w in y = w * x, where y = 3 * x, up to step `steps`; goes on from the checkpoint if there is one."""
+    cfg = {"rate": 0.1, "decay": 0.9}
+    rng, w, momentum, step = random.Random(1), 0.0, 0.0, 0
+    if os.path.exists(path):
+        body = checkpoint.load(path, cfg)
+        step, w, momentum = body["step"], body["w"], body["momentum"]
+        version, words, gauss = body["rng"]
+        rng.setstate((version, tuple(words), gauss))        # a tuple comes back from JSON as a list
+    while step < steps:
+        x = rng.uniform(-1.0, 1.0)
+        momentum = cfg["decay"] * momentum + (w * x - 3.0 * x) * x
+        w -= cfg["rate"] * momentum
+        step += 1
+        checkpoint.save(path, {"config": cfg, "step": step, "w": w, "momentum": momentum, "rng": rng.getstate()})
+    return w
+
 
 def prose(text: str) -> str:
     """README without its blocks, code, links' targets and comments."""
@@ -319,14 +374,19 @@ class TestReadme(unittest.TestCase):
                      "python3 test_readme.py --write", "python3 bench.py"}
         self.assertEqual(set(commands(self.text)) - elsewhere, set(SHORT_FORMS))
 
-    @unittest.skipIf(no_children(), no_children())
-    def test_the_loop_of_ones_own_runs(self) -> None:
-        snippet = re.findall(r"```python\n(import random\n.*?)```", self.text, flags=re.DOTALL)[0]
-        check = "assert body['w'] == w and rng.getstate() == random.Random(1).getstate()"
+    def test_the_loop_of_ones_own_resumes_exactly_and_needs_each_of_its_fields(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run([sys.executable, "-c", snippet + check], cwd=folder, capture_output=True, text=True,
-                                  env={**os.environ, "PYTHONPATH": str(HERE)})
-            self.assertEqual(done.returncode, 0, done.stderr)
+            straight, stopped = (os.path.join(folder, name) for name in ("straight.json", "stopped.json"))
+            w = own_loop(straight, 60)
+            self.assertAlmostEqual(w, 3.0, places=1)
+            self.assertEqual([own_loop(stopped, steps) for steps in (7, 8, 60, 60)][-2:], [w, w])
+            self.assertEqual(Path(stopped).read_bytes(), Path(straight).read_bytes())
+            for field, wrong in (("w", 0.0), ("momentum", 0.0), ("step", 0), ("rng", random.Random(1).getstate())):
+                with self.subTest(field):
+                    own_loop(stopped + field, 7)
+                    body = checkpoint.load(stopped + field, {"rate": 0.1, "decay": 0.9})
+                    checkpoint.save(stopped + field, {**body, field: wrong})
+                    self.assertNotEqual(own_loop(stopped + field, 60), w)
 
     @unittest.skipIf(no_children(), no_children())
     def test_the_commands_run_in_order_as_they_are_written_or_in_a_short_form(self) -> None:
@@ -341,7 +401,8 @@ class TestReadme(unittest.TestCase):
                         self.assertEqual(done.returncode, 0, done.stdout[-300:] + done.stderr[-600:])
 
 
-MODULES = ("console", "disk", "strict_json", "bpe", "portable", "model", "train", "verify", "checkpoint", "runs")
+MODULES = ("console", "disk", "strict_json", "bpe", "portable", "model", "train", "verify", "checkpoint", "progress", "differences",
+           "runs")
 SETTING = """
 import json, sys
 import checkpoint as c, train as t

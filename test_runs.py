@@ -19,6 +19,8 @@ from unittest import mock
 
 import bpe
 import checkpoint
+import console
+import progress
 import runs
 from test_support import no_children
 from train import CONFIG, encode_all, split_stories
@@ -156,7 +158,7 @@ class Lab(unittest.TestCase):
 class Starting(Lab):
     def test_a_folder_without_a_run_is_started_and_said_so(self):
         clock = itertools.count()
-        with mock.patch.object(runs.time, "monotonic", side_effect=lambda: float(next(clock))):
+        with mock.patch.object(progress.time, "monotonic", side_effect=lambda: float(next(clock))):
             status, out, err = self.train(*FLAGS)
         body = self.body(os.path.join(self.folder, "last.json"))
         dev = {entry["step"]: f"{entry['dev_loss']:.4f}" for entry in body["dev_history"]}
@@ -324,14 +326,14 @@ class Continuing(Lab):
     def test_time_left_is_counted_from_this_start(self):
         self.started()
         clock = itertools.count()
-        with mock.patch.object(runs.time, "monotonic", side_effect=lambda: float(next(clock))):
+        with mock.patch.object(progress.time, "monotonic", side_effect=lambda: float(next(clock))):
             err = self.train()[2]
         # One second for four steps of this start, so one more; from step 1 it would be half of that.
         self.assertRegex(err, r"step 8/12 .* 1 s left\nstep 12/12 .* 0 s left\n\Z")
 
     def test_time_left_ends_where_the_run_is_asked_to_stop(self):
         clock = itertools.count(0, 10)
-        with mock.patch.object(runs.time, "monotonic", side_effect=lambda: float(next(clock))):
+        with mock.patch.object(progress.time, "monotonic", side_effect=lambda: float(next(clock))):
             err = self.train(*FLAGS, "--stop-after", "5")[2]
         self.assertIn("10 s left\n", err.splitlines(True)[1])
 
@@ -340,7 +342,7 @@ class Continuing(Lab):
                  (7380, "2 h 03 min")]
         for seconds, text in table:
             with self.subTest(seconds=seconds):
-                self.assertEqual(runs.duration(seconds), text)
+                self.assertEqual(console.duration(seconds), text)
 
     def test_a_finished_run_is_told_so_and_no_byte_is_changed(self):
         self.train(*FLAGS)
