@@ -4,7 +4,8 @@
     saving.svg          the five steps of a save, and what a crash at each of them leaves
     last-json.svg       what last.json holds, and which part of the next step each field feeds
 
-Colors follow the reader's page, light or dark; no meaning rests on a color alone.
+Colors follow what the reader's system prefers, light or dark. Each picture has a page of its own behind it, because
+a site may be dark where the system is light. No meaning rests on a color alone.
 
     python3 pictures.py --write    writes saving.svg and last-json.svg
     python3 pictures.py --check    exit status 1 unless they are what would be written
@@ -26,6 +27,7 @@ STYLE = """
   .small { font-size: 12px; fill: #59636e; }
   .mono { font-family: ui-monospace, monospace; font-size: 13px; }
   .head { font-weight: 600; }
+  .page { fill: #ffffff; stroke: #d1d9e0; }
   .box { fill: #f6f8fa; stroke: #8c959f; }
   .good { fill: #dafbe1; stroke: #1a7f37; }
   .axis { stroke: #8c959f; fill: none; }
@@ -35,6 +37,7 @@ STYLE = """
   .dot { fill: #0969da; }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3; } .small { fill: #9198a1; }
+    .page { fill: #0d1117; stroke: #2f353d; }
     .box { fill: #151b23; stroke: #656c76; } .good { fill: #0f2a19; stroke: #3fb950; }
     .axis { stroke: #656c76; } .grid { stroke: #2f353d; }
     .a { stroke: #4493f8; } .b { stroke: #3fb950; } .c { stroke: #f0883e; } .d { stroke: #ab7df8; }
@@ -50,7 +53,7 @@ def svg(height: int, title: str, description: str, parts: Sequence[str]) -> str:
         f'width="{WIDTH}" height="{height}" role="img" aria-labelledby="title description">',
         f'<title id="title">{escape(title)}</title>',
         f'<desc id="description">{escape(description)}</desc>',
-        f"<style>{STYLE}</style>", *parts, "</svg>", ""])
+        f"<style>{STYLE}</style>", box(0.5, 0.5, WIDTH - 1, height - 1, "page"), *parts, "</svg>", ""])
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
