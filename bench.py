@@ -31,9 +31,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from unittest import mock
 
 import checkpoint
+import checkpoint_file
 import model
 import trace_checkpoints as record
 import train
+from checkpoint_file import canonical, serialise, sha256
 from model import Batch
 from train import CONFIG
 from twins import (
@@ -260,9 +262,9 @@ def memory(quick: bool) -> Tables:
 # ---------------------------------------------------------------------------- section 4: checkpoints
 
 SHAPES = ((128, 16, 64), (384, 64, 256), (3072, 128, 512))      # vocabulary, d, hidden
-PARTS = ((checkpoint, "canonical", "serialising"), (checkpoint, "sha256", "hashing"), (os, "open", "writing"),
-         (os, "write", "writing"), (os, "close", "writing"), (os, "replace", "writing"),
-         (os, "fsync", "syncing"), (checkpoint, "parse", "parsing"))
+PARTS = ((checkpoint_file, "canonical", "serialising"), (checkpoint_file, "sha256", "hashing"),
+         (os, "open", "writing"), (os, "write", "writing"), (os, "close", "writing"),
+         (os, "replace", "writing"), (os, "fsync", "syncing"), (checkpoint_file, "parse", "parsing"))
 
 
 def split(action: Step, spent: List[Row]) -> Step:
@@ -301,7 +303,7 @@ def sized_body(vocabulary: int, d: int, hidden: int) -> Row:
 def serialise_twice(body: Row) -> bytes:
     """A checkpoint's bytes made as one would first: a text for the digest, and one with it."""
     whole = {**body, "format_version": 1}
-    return checkpoint.canonical({**whole, "sha256": checkpoint.sha256(checkpoint.canonical(whole))}).encode()
+    return canonical({**whole, "sha256": sha256(canonical(whole))}).encode()
 
 
 def load_plainly(path: Path) -> Tuple[Any, str]:
@@ -318,7 +320,7 @@ def one_size(path: Path, shape: Tuple[int, int, int], rounds: int) -> Tuple[List
     parts: Dict[str, List[Row]] = {"save": [], "load": []}
     seconds = in_turns({"save": split(lambda: checkpoint.save(path, body), parts["save"]),
                         "load": split(lambda: checkpoint.load(path, body["config"]), parts["load"]),
-                        "once": lambda: checkpoint.serialise(body), "twice": lambda: serialise_twice(body),
+                        "once": lambda: serialise(body), "twice": lambda: serialise_twice(body),
                         "least": lambda: load_plainly(path),
                         "step": sized_step(d=d, vocabulary=vocabulary, hidden=hidden)}, rounds)
     in_steps = {"parameters": count, "step_ms": spread([1e3 * s for s in seconds["step"]])["median"],

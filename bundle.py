@@ -31,15 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from bpe import SPECIAL, TOKENIZER, Tokenizer
-from checkpoint import (
-    Body,
-    canonical,
-    differing_inputs,
-    input_signature,
-    params_sha256,
-    read,
-    serialise,
-)
+from checkpoint import input_signature, params_sha256
+from checkpoint_file import Body, canonical, differing_inputs, read, serialise
 from console import print_anything
 from disk import FilePath, sweep, write_atomically
 from model import Params

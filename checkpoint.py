@@ -3,30 +3,30 @@
 The promise: a run interrupted at any step, any number of times, in any way, ends with `last.json`
 and `best.json` byte for byte as the run that never stopped would have left them. Three parts:
 
-    the file    `save` replaces a checkpoint in one step or not at all; `load` refuses whatever
-                is not exactly what `save` wrote, for the same config and the same inputs
+    the file    `save` and `load`, from checkpoint_file.py: one file, replaced whole or not at all
     the state   `state_to_body` and `state_from_body`: every field of `train.State`, as JSON and
                 back (`verify.py` refuses a body that could not be continued exactly)
     the run     `run`: the loop of `train.train`, with a save after every evaluation
-
-A digest finds accidents. It is no signature: whoever can write the file can recompute it.
 """
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from bpe import Tokenizer
-from disk import CheckpointError as CheckpointError
+from checkpoint_file import FORMAT_VERSION as FORMAT_VERSION
+from checkpoint_file import Body as Body
+from checkpoint_file import CheckpointError as CheckpointError
+from checkpoint_file import canonical, read, serialise, sha256
+from checkpoint_file import load as load
+from checkpoint_file import save as save
 from disk import FilePath, lock, make_folder, sweep, write_atomically
 from model import Params
-from strict_json import MAX_NESTING, parse
 from train import (
     Config,
     DevHistory,
@@ -39,108 +39,15 @@ from train import (
     split_stories,
     train_step,
 )
-from verify import Body as Body
 from verify import check_body
 
-FORMAT_VERSION = 1
 SOURCES = ("portable.py", "model.py", "train.py", "bpe.py", "checkpoint.py")
 HERE = Path(__file__).resolve().parent
-PLAIN = {float, int, str, bool, type(None)}
-OTHER_CONFIG = "checkpoint was written with a different config"
-OTHER_INPUTS = "checkpoint training inputs differ"
 KEPT = re.compile(r"step-(\d{6,})\.json")
 OWN_FILES = r"(last|best|step-\d{6,})\.json"
 
 
-# ---------------------------------------------------------------------------- the file: writing
-
-def _fits_json(value: Any, depth: int = 1) -> bool:
-    """Whether every dict in `value` has strings as keys, and nothing is nested too deep to be read."""
-    if depth > MAX_NESTING:
-        return False
-    if isinstance(value, dict):
-        return all(isinstance(key, str) for key in value) and _fits_json([*value.values()], depth)
-    # A row of numbers is left at once: this is asked of every row of every matrix.
-    return PLAIN.issuperset(map(type, value)) or all(
-        _fits_json(item, depth + 1) for item in value if isinstance(item, (dict, list, tuple)))
-
-
-def _not_json(value: Any, place: str, depth: int = 1) -> Optional[str]:
-    """A sentence on the first entry of `value` that JSON would change or refuse, or None."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"{place} is {value}, not a finite number"
-    if depth > MAX_NESTING and isinstance(value, (dict, list, tuple)):
-        return f"{place} is nested too deep: more than {MAX_NESTING} levels"
-    children: Iterable[Tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                return f"{place} has the key {key!r}; keys must be strings"
-        children = value.items()
-    elif isinstance(value, (list, tuple)):
-        children = enumerate(value)
-    problems = (_not_json(child, f"{place}[{key!r}]", depth + 1) for key, child in children)
-    return next((problem for problem in problems if problem), None)
-
-
-def canonical(value: Any) -> str:
-    """The text that digests are taken of. ValueError if a float is not finite."""
-    return json.dumps(value, sort_keys=True, allow_nan=False)
-
-
-def sha256(text: str) -> str:
-    """The digest of `text` in UTF-8, in hexadecimal."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def serialise(body: Body) -> bytes:
-    """The bytes of a checkpoint: `body` with format_version and sha256. ValueError names a bad entry."""
-    whole = {**body, "format_version": FORMAT_VERSION}
-    whole.pop("sha256", None)
-    try:
-        if not _fits_json(whole):
-            raise ValueError
-        text = canonical(whole)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"cannot be saved as JSON: {_not_json(body, 'body') or error}") from error
-    # The digest goes into the finished text: serialising is nearly all that a save costs.
-    return f'{{"sha256": "{sha256(text)}", {text[1:]}\n'.encode("ascii")
-
-
-def save(path: FilePath, body: Body) -> None:
-    """Write `body` as a checkpoint: all of it, or nothing and the old file stays.
-
-    ValueError if JSON cannot hold it exactly, before anything is written; OSError from the disk.
-    """
-    write_atomically(path, serialise(body))
-
-
-# ---------------------------------------------------------------------------- the file: reading
-
-def _parsed(path: FilePath) -> Tuple[Any, Optional[str], str]:
-    """(the value in the file without its sha256, that sha256, the digest that it should have)."""
-    name = os.fspath(path)
-    try:
-        data = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"no checkpoint {name}; start a run with: python3 runs.py train FOLDER") from None
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {name} cannot be read: {error.strerror or error}") from error
-    try:
-        value = parse(data.decode("utf-8"))
-        recorded = value.pop("sha256", None) if isinstance(value, dict) else None
-        return value, recorded, sha256(canonical(value))
-    except ValueError as error:
-        raise CheckpointError(f"checkpoint {name} is not valid JSON: {error}") from error
-
-
-def _differing(recorded: Body, expected: Body) -> List[str]:
-    """The sorted keys whose values differ as JSON: (1, 2) equals [1, 2], but 1 is not True or 1.0."""
-    return sorted(key for key in {*recorded, *expected}
-                  if key not in recorded or key not in expected
-                  or canonical(recorded[key]) != canonical(expected[key]))
-
+# ---------------------------------------------------------------------------- what a run is bound to
 
 def input_signature(tok: Tokenizer, text: str) -> Dict[str, Any]:
     """Digests of all that decides a step beside the config: corpus, tokenizer and sources.
@@ -152,53 +59,6 @@ def input_signature(tok: Tokenizer, text: str) -> Dict[str, Any]:
     return {"corpus_sha256": sha256(text.replace("\r\n", "\n")),
             "tokenizer_sha256": sha256(canonical(tok.to_json())),
             "source_sha256": sources}
-
-
-def differing_inputs(recorded: Any, expected: Dict[str, Any]) -> List[str]:
-    """In words, which of the training inputs differ; [] if none does."""
-    if not isinstance(recorded, dict) or not recorded:
-        return ["none recorded"]
-    sources = recorded.get("source_sha256")
-    names = []
-    for key in _differing(recorded, expected):
-        if key == "source_sha256" and isinstance(sources, dict):
-            names += [f"source {name}" for name in _differing(sources, expected[key])]
-        else:
-            names.append("sources" if key == "source_sha256" else key.replace("_sha256", ""))
-    return names
-
-
-def read(path: FilePath) -> Body:
-    """What `save` was given, of whatever config: `load` for who wants to look, not to continue."""
-    name = os.fspath(path)
-    body, recorded, digest = _parsed(path)
-    if not isinstance(body, dict):
-        raise CheckpointError(f"checkpoint {name} does not hold a JSON object")
-    version = body.pop("format_version", None)
-    if type(version) is not int or version != FORMAT_VERSION:
-        raise CheckpointError(f"checkpoint format {version}; expected {FORMAT_VERSION}")
-    if recorded != digest:
-        raise CheckpointError(f"checkpoint {name} failed its SHA-256 check")
-    if not isinstance(body.get("config"), dict):
-        raise CheckpointError(f"checkpoint {name} has no config that is a JSON object")
-    return body
-
-
-def load(path: FilePath, cfg: Config, expected_inputs: Optional[Dict[str, Any]] = None) -> Body:
-    """What `save` was given. CheckpointError, the file untouched, for everything that is wrong.
-
-    FileNotFoundError if there is no file. `expected_inputs` is an `input_signature`; without it
-    the inputs are not compared.
-    """
-    body = read(path)
-    keys = _differing(body["config"], cfg)
-    if keys:
-        raise CheckpointError(f"{OTHER_CONFIG}: {keys}")
-    if expected_inputs is not None:
-        names = differing_inputs(body.get("training_inputs"), expected_inputs)
-        if names:
-            raise CheckpointError(f"{OTHER_INPUTS}: {', '.join(names)}")
-    return body
 
 
 def params_sha256(params: Params) -> str:

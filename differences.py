@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from verify import Body
+from checkpoint_file import Body
 
 
 def parting(a: Sequence[float], b: Sequence[float]) -> str:

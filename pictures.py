@@ -4,8 +4,8 @@
     saving.svg          the five steps of a save, and what a crash at each of them leaves
     last-json.svg       what last.json holds, and which part of the next step each field feeds
 
-Colors follow what the reader's system prefers, light or dark. Each picture has a page of its own behind it, because
-a site may be dark where the system is light. No meaning rests on a color alone.
+Colors follow what the reader's system prefers, light or dark. Each picture has a page of its own
+behind it, because a site may be dark where the system is light. No meaning rests on a color alone.
 
     python3 pictures.py --write    writes saving.svg and last-json.svg
     python3 pictures.py --check    exit status 1 unless they are what would be written

@@ -20,18 +20,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 from bpe import CORPUS, TOKENIZER, Tokenizer
-from checkpoint import (
-    OTHER_CONFIG,
-    OTHER_INPUTS,
-    Body,
-    differing_inputs,
-    input_signature,
-    kept_states,
-    load,
-    params_sha256,
-    read,
-    run,
-)
+from checkpoint import input_signature, kept_states, params_sha256, run
+from checkpoint_file import OTHER_CONFIG, OTHER_INPUTS, Body, differing_inputs, load, read
 from console import print_anything, quoted, say, sentence
 from differences import differences, parting
 from portable import machine_fault

@@ -15,6 +15,7 @@ from unittest import mock
 
 import bpe
 from bpe import END, PIECE, UNK, Tokenizer
+from test_support import no_children
 
 HERE = Path(__file__).resolve().parent
 # A letter with its accent and one without, two alphabets more, an emoji of three characters,
@@ -129,7 +130,7 @@ class Training(unittest.TestCase):
         self.assertEqual(tok.merges, [merge("a", "b", 6), merge("ab", "c", 2)])
         self.assertEqual([tok.encode(s) for s in ("ab", "abc", "bab")], [[5], [6], [3, 5]])
 
-    @unittest.skipIf(sys.platform in ("emscripten", "wasi"), "no processes on this platform")
+    @unittest.skipIf(no_children(), no_children())
     def test_python_hash_seed_changes_nothing(self):
         program = ("import bpe, string;"
                    "pairs = [a + b for a in string.ascii_letters for b in 'xy'];"

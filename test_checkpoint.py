@@ -128,7 +128,9 @@ class TestTheFile(Folder):
                 ({"a": {1: 2}}, "cannot be saved as JSON: body['a'] has the key 1; keys must be strings"),
                 ({"a": [{None: 2}]}, "cannot be saved as JSON: body['a'][0] has the key None; keys must be strings"),
                 (DEEP, "cannot be saved as JSON: body" + "['d']" * 100 + " is nested too deep: more than 100 levels"),
-                ({"a": {1, 2}}, "cannot be saved as JSON: Object of type set is not JSON serializable")):
+                ({"a": {1, 2}}, "cannot be saved as JSON: body['a'] is of type set, which JSON does not have"),
+                ({"a": [0, b""]}, "cannot be saved as JSON: body['a'][1] is of type bytes, which JSON does not have"),
+                ([1], "cannot be saved: body is of type list; expected a dict")):
             with self.subTest(message=message), self.assertRaises(ValueError) as caught:
                 save(self.path, bad)
             self.assertEqual(str(caught.exception), message)

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import test_crash as crash
 
-FILES = ("console.py", "disk.py", "strict_json.py", "portable.py", "bpe.py", "model.py", "train.py", "verify.py",
+FILES = ("console.py", "disk.py", "strict_json.py", "checkpoint_file.py", "portable.py", "bpe.py", "model.py", "train.py", "verify.py",
          "checkpoint.py", "test_support.py", "test_crash.py", "test_damage.py")
-C, D, J, T, V = "checkpoint.py", "disk.py", "strict_json.py", "train.py", "verify.py"
+C, D, F, J, T, V = ("checkpoint.py", "disk.py", "checkpoint_file.py", "strict_json.py", "train.py",
+                    "verify.py")
 CRASHES, DISKS, STOPS = "test_crash.CrashStates.", "test_crash.Disks.", "test_crash.Stops."
 FIELDS, FOLDERS, STATE = "test_damage.EveryField.", "test_damage.Folders.", "test_damage.StateReportedElsewhere."
 IDENTITY, JSON = "test_damage.IdentityReportedElsewhere.", "test_damage.FilesReportedElsewhere."
@@ -89,16 +90,16 @@ MUTANTS = [
     ("a reader on Windows ends the run", D, 'tries = 10 if os.name == "nt" else 1', "tries = 1", READER),
     ("best.json after last.json", C, "if evaluate(state, this.dev):",
      "if evaluate(state, this.dev) and this.save_last(state) is None:", ORDER),
-    ("NaN is saved", C, "allow_nan=False", "allow_nan=True", NOT_FINITE),
+    ("NaN is saved", F, "allow_nan=False", "allow_nan=True", NOT_FINITE),
     ("NaN is read", J, "parse_constant=_refuse_constant", "parse_constant=float", NO_JSON),
     ("a key that stands twice is accepted", J, "if len(value) < len(pairs):", "if False:", NO_JSON),
     ("deep nesting is a traceback", J, "if nesting(text) > MAX_NESTING:", "if False:", NO_JSON),
-    ("the digest is not checked", C, "if recorded != digest:", "if False:", DIGEST),
-    ("the version is not checked", C, "version != FORMAT_VERSION", "version < FORMAT_VERSION", FIELD),
-    ("the config is not compared", C, "    if keys:\n", "    if False:\n", CONFIG),
-    ("the config is compared as Python compares", C,
+    ("the digest is not checked", F, "if recorded != digest:", "if False:", DIGEST),
+    ("the version is not checked", F, "version != FORMAT_VERSION", "version < FORMAT_VERSION", FIELD),
+    ("the config is not compared", F, "    if keys:\n", "    if False:\n", CONFIG),
+    ("the config is compared as Python compares", F,
      "canonical(recorded[key]) != canonical(expected[key])", "recorded[key] != expected[key]", TYPES),
-    ("the inputs are not compared", C, "        if names:\n", "        if False:\n", INPUTS),
+    ("the inputs are not compared", F, "        if names:\n", "        if False:\n", INPUTS),
     ("CRLF is another corpus", C, 'text.replace("\\r\\n", "\\n")', "text", LINE_ENDS),
     ("m is not restored", C, ADAM, 'state.adam.v, state.adam.t = body["adam"]["v"], body["adam"]["t"]', STOP),
     ("v is not restored", C, ADAM, 'state.adam.m, state.adam.t = body["adam"]["m"], body["adam"]["t"]', STOP),

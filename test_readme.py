@@ -15,6 +15,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,8 +24,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Callable, Dict, List
 
-import checkpoint
-from checkpoint import load
+import checkpoint_file
+from checkpoint_file import load
 from test_support import no_children
 from train import CONFIG
 
@@ -158,8 +159,8 @@ def counts_table() -> str:
 def file_table() -> str:
     """The modules in reading order, with the first line of each docstring and its length."""
     rows = []
-    for name in ("make_corpus", "console", "disk", "strict_json", "bpe", "portable", "model", "train", "verify",
-                 "checkpoint", "progress", "differences", "runs", "pictures", "trace_checkpoints", "inspect_inputs",
+    for name in ("make_corpus", "console", "disk", "strict_json", "checkpoint_file", "bpe", "portable", "model",
+                 "train", "verify", "checkpoint", "progress", "differences", "runs", "pictures", "trace_checkpoints", "inspect_inputs",
                  "bundle", "talk", "twins", "bench"):
         source = (HERE / f"{name}.py").read_text(encoding="utf-8")
         rows.append([f"[{name}.py]({name}.py)", (ast.get_docstring(ast.parse(source)) or "").split("\n")[0],
@@ -245,6 +246,7 @@ def talk_transcript() -> str:
     return fenced("$ python3 talk.py --greedy\n" + transcript(["--greedy"], TALK))
 
 
+CARRIED = ["checkpoint_file.py", "disk.py", "strict_json.py"]      # all that a loop of one's own needs
 TALK = ["Mia had a red kite.", "Ben found a white drum. Zoe saw a green lamp. He lost it at the lake."]
 BLOCKS: Dict[str, Callable[[], str]] = {
     "record": record_excerpt, "runs": run_table, "runs answered": run_answer, "best": best_table,
@@ -286,7 +288,7 @@ def own_loop(path: str, steps: int) -> float:
     cfg = {"rate": 0.1, "decay": 0.9}
     rng, w, momentum, step = random.Random(1), 0.0, 0.0, 0
     if os.path.exists(path):
-        body = checkpoint.load(path, cfg)
+        body = checkpoint_file.load(path, cfg)
         step, w, momentum = body["step"], body["w"], body["momentum"]
         version, words, gauss = body["rng"]
         rng.setstate((version, tuple(words), gauss))        # a tuple comes back from JSON as a list
@@ -295,7 +297,8 @@ def own_loop(path: str, steps: int) -> float:
         momentum = cfg["decay"] * momentum + (w * x - 3.0 * x) * x
         w -= cfg["rate"] * momentum
         step += 1
-        checkpoint.save(path, {"config": cfg, "step": step, "w": w, "momentum": momentum, "rng": rng.getstate()})
+        checkpoint_file.save(path, {"config": cfg, "step": step, "w": w, "momentum": momentum,
+                                    "rng": rng.getstate()})
     return w
 
 
@@ -384,9 +387,25 @@ class TestReadme(unittest.TestCase):
             for field, wrong in (("w", 0.0), ("momentum", 0.0), ("step", 0), ("rng", random.Random(1).getstate())):
                 with self.subTest(field):
                     own_loop(stopped + field, 7)
-                    body = checkpoint.load(stopped + field, {"rate": 0.1, "decay": 0.9})
-                    checkpoint.save(stopped + field, {**body, field: wrong})
+                    body = load(stopped + field, {"rate": 0.1, "decay": 0.9})
+                    checkpoint_file.save(stopped + field, {**body, field: wrong})
                     self.assertNotEqual(own_loop(stopped + field, 60), w)
+
+    @unittest.skipIf(no_children(), no_children())
+    def test_the_loop_of_ones_own_needs_three_files_and_write_atomically_one(self) -> None:
+        loop = "import os, random, checkpoint_file\n" + code("test_readme.own_loop")[len("```python\n"):-len("```")]
+        alone = "import disk; disk.write_atomically('file', b'whole'); print(open('file').read())"
+        for names, program, said in ((CARRIED, loop + "print(own_loop('own.json', 9))", f"{self.straight(9)}\n"),
+                                     (["disk.py"], alone, "whole\n")):
+            with self.subTest(names), tempfile.TemporaryDirectory() as folder:
+                for name in names:
+                    shutil.copy(HERE / name, folder)
+                done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+                self.assertEqual((done.stdout, done.stderr), (said, ""))
+
+    def straight(self, steps: int) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            return own_loop(os.path.join(folder, "own.json"), steps)
 
     @unittest.skipIf(no_children(), no_children())
     def test_the_commands_run_in_order_as_they_are_written_or_in_a_short_form(self) -> None:
@@ -401,7 +420,7 @@ class TestReadme(unittest.TestCase):
                         self.assertEqual(done.returncode, 0, done.stdout[-300:] + done.stderr[-600:])
 
 
-MODULES = ("console", "disk", "strict_json", "bpe", "portable", "model", "train", "verify", "checkpoint", "progress", "differences",
+MODULES = ("console", "disk", "strict_json", "checkpoint_file", "bpe", "portable", "model", "train", "verify", "checkpoint", "progress", "differences",
            "runs")
 SETTING = """
 import json, sys

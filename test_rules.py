@@ -20,7 +20,7 @@ from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 MODULES = sorted(path.stem for path in HERE.glob("*.py") if not path.name.startswith("test_"))
-RANKS = {"strict_json": 0, "disk": 0, "console": 0, "portable": 1, "bpe": 1, "model": 2, "train": 3, "verify": 4,
+RANKS = {"strict_json": 0, "disk": 0, "console": 0, "checkpoint_file": 1, "portable": 1, "bpe": 1, "model": 2, "train": 3, "verify": 4,
          "checkpoint": 5}
 LEAF = 6                        # all others: nothing of these imports them, and they import no circle
 BENCHMARK = ("bench", "twins")  # may try to import NumPy, and compute in ways that the rest avoids

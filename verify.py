@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, Sequence, Tuple
 
-from disk import CheckpointError as CheckpointError
+from checkpoint_file import Body
+from checkpoint_file import CheckpointError as CheckpointError
 from model import param_shapes
 from train import Config, DevHistory
 
-Body = Dict[str, Any]
 Shapes = Dict[str, Tuple[int, int]]
 
 
