@@ -25,7 +25,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from console import print_anything
+from console import guarded, print_anything
 from disk import write_atomically
 from strict_json import parse
 
@@ -339,11 +339,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 1 when the check fails or something is refused."""
     args = parse_arguments(argv)
     print_anything()
-    try:
-        return run(args)
-    except (OSError, ValueError) as error:
-        print(f"bpe.py: {error}", file=sys.stderr)
-        return 1
+    return guarded("bpe.py", lambda: run(args))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ import contextlib
 import io
 import os
 import shlex
+import subprocess
 import sys
-from typing import TextIO
+from typing import Callable, TextIO
 
 
 def print_anything() -> None:
@@ -37,6 +38,17 @@ def sentence(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def guarded(program: str, action: Callable[[], int]) -> int:
+    """The exit status that `action` returns; 1 and a sentence for what went wrong, 130 for Ctrl-C."""
+    try:
+        return action()
+    except (OSError, ValueError, FloatingPointError, RuntimeError, subprocess.SubprocessError) as error:
+        print(f"{program}: {sentence(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
 def duration(seconds: float) -> str:
     """12 s, 3 min 05 s, 2 h 03 min."""
     minutes, rest = divmod(round(seconds), 60)
@@ -46,5 +58,6 @@ def duration(seconds: float) -> str:
 
 
 def quoted(path: str) -> str:
-    """A path as a shell and argparse both take it."""
-    return shlex.quote(os.path.join(".", path) if path.startswith("-") else path)
+    """A path as this system's shell and argparse both take it."""
+    path = os.path.join(".", path) if path.startswith("-") else path
+    return subprocess.list2cmdline([path]) if os.name == "nt" else shlex.quote(path)

@@ -1,7 +1,8 @@
 """What a save and a run do to the disk: files replaced whole or not at all, a folder for one run alone.
 
 Nothing here knows what is in a file. `write_atomically` is all that a script of another project
-needs, to lose no old file to a crash while it writes a new one.
+needs, to lose no old file to a crash while it writes a new one; a process that was killed leaves a
+hidden temporary, which `sweep` removes.
 
 Not promised: what a drive loses that says "written" before it is, and network drives with rules of
 their own.
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import secrets
+import tempfile
 import time
 from typing import Iterator, Union
 
@@ -112,12 +115,15 @@ def _lock_or_fail(descriptor: int) -> None:
 def lock(folder: FilePath) -> Iterator[None]:
     """Hold `folder` for one run. CheckpointError while another run holds it.
 
-    On Unix the folder itself is locked. On Windows, which has no locks on folders, a file stands
-    for it that the system deletes with its last handle.
+    On Unix the folder itself is locked. On Windows, which has no locks on folders, an empty file
+    among the user's temporary ones stands for it. That file stays, and locks nobody out: a lock
+    ends with the process that holds it.
     """
     path, flags = os.fspath(folder), os.O_RDONLY
     if fcntl is None:
-        path, flags = os.path.join(path, ".lock"), os.O_RDWR | os.O_CREAT | getattr(os, "O_TEMPORARY", 0)
+        whole = os.path.normcase(os.path.realpath(path)).encode("utf-8", "surrogatepass")
+        name = f"{hashlib.sha256(whole).hexdigest()[:32]}.lock"
+        path, flags = os.path.join(tempfile.gettempdir(), name), os.O_RDWR | os.O_CREAT
     descriptor = os.open(path, flags)
     try:
         try:

@@ -19,6 +19,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from bpe import Tokenizer
 from checkpoint import CheckpointError, input_signature, load, save
+from console import guarded
 from train import CONFIG
 
 Row = Dict[str, Any]
@@ -87,16 +88,16 @@ def main(argv: Optional[Sequence[str]] = None, path: Path = RECORD) -> int:
     action.add_argument("--write", action="store_true", help="write input-checks.json")
     action.add_argument("--check", action="store_true", help="compare input-checks.json with these rows")
     args = parser.parse_args(argv)
-    try:
-        rows = inspect()
-    except (OSError, ValueError) as error:
-        print(f"inspect_inputs.py: {error}", file=sys.stderr)
-        return 1
-    if args.check:
-        return check(rows, path)
+    return guarded("inspect_inputs.py",
+                   lambda: check(inspect(), path) if args.check else show(path, args.write))
+
+
+def show(path: Path, write: bool) -> int:
+    """Print the rows, and write them if told to."""
+    rows = inspect()
     for row in rows:
         print(f"{'accepted' if row['accepted'] else 'refused ':9}{row['case']:36}{row['message']}")
-    if args.write:
+    if write:
         path.write_bytes((json.dumps(rows, indent=2) + "\n").encode("utf-8"))
     return 0
 

@@ -20,6 +20,8 @@ import sys
 from pathlib import Path
 from typing import List, Optional, Sequence
 
+from console import guarded
+
 HERE = Path(__file__).resolve().parent
 STORIES = 420
 SEED = 1
@@ -95,10 +97,13 @@ def main(argv: Optional[Sequence[str]] = None, path: Path = HERE / "corpus.txt")
     action.add_argument("--write", action="store_true", help="write corpus.txt")
     action.add_argument("--check", action="store_true", help="compare corpus.txt with what would be written")
     args = parser.parse_args(argv)
-    if args.check:
-        return check(path)
+    return guarded("make_corpus.py", lambda: check(path) if args.check else show(path, args.write))
+
+
+def show(path: Path, write: bool) -> int:
+    """Write the corpus, or print its first lines."""
     text = make_corpus()
-    if args.write:
+    if write:
         path.write_bytes(text.encode("utf-8"))
         print(f"wrote {path.name}: {STORIES} stories")
         return 0

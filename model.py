@@ -235,6 +235,7 @@ def backward(dlogits: Matrix, params: Params, inputs: Batch, act: Activations) -
     grads: Params = {}
     dc, grads["lm_head"] = linear_backward(dlogits, act.c, params["lm_head"])   # 10
     dz = rms_norm_backward(dc, act.c, act.c_scales)                             # 9
+    # In 8 and 7 `mix`, which skips zeros: half of h and du are.
     grads["mlp_proj"] = mix(transpose(act.h), dz)                               # 8: z = y + mix(h, w)
     du = dots_where(dz, params["mlp_proj"], act.h)                              # 7
     db, grads["mlp_fc"] = mix(du, params["mlp_fc"]), mix(transpose(du), act.b)

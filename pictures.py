@@ -18,6 +18,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from console import guarded
+
 HERE = Path(__file__).resolve().parent
 Curve = Sequence[Dict[str, Any]]        # [{"step": 50, "dev_loss": 1.2345}, ...]
 WIDTH = 760
@@ -210,6 +212,11 @@ def main(argv: Optional[Sequence[str]] = None, folder: Path = HERE) -> int:
     action.add_argument("--write", action="store_true", help="write both pictures")
     action.add_argument("--check", action="store_true", help="compare both with what would be written")
     write = parser.parse_args(argv).write
+    return guarded("pictures.py", lambda: make_all(folder, write))
+
+
+def make_all(folder: Path, write: bool) -> int:
+    """Write every picture; or 1 and a sentence on the first that is not what would be written."""
     for name, make in PICTURES.items():
         data = make().encode("utf-8")
         path = folder / name

@@ -9,7 +9,8 @@ that is rounded once, whatever its order:
     exp, exps, log   within two units in the last place of the true value (exp above 0: two and a half)
     exact_sum        a sum that does not depend on its order
     dots, mix        the two row operations that the whole network is built of; pair_dots and
-                     dots_where are dots that compute only what is asked for, outer_sum is a mix
+                     dots_where are dots that compute only what is asked for, outer_sum is a mix.
+                     Each wants at least one row
 
 Not handled: machines that compute in more than 64 bits (the 32-bit x87 unit); see `machine_fault`.
 A float is a Python float, IEEE 754 binary64. Vector = list of floats, Matrix = list of vectors.
@@ -123,9 +124,10 @@ def exact_sum(values: Sequence[float]) -> float:
 
 
 # Why is this fast? An interpreter pays for each instruction, not for each multiplication. A loop
-# over 16 pairs costs some six instructions a pair (fetch, unpack, multiply, add, store, jump).
-# Written out for the width, x0*w0 + x1*w1 + ..., two of them are left, and the row is unpacked by
-# the `for` statement itself. The price is a function for each width, so a template writes it.
+# over pairs fetches, unpacks, stores two, loads three, multiplies, adds, stores and jumps: eleven
+# instructions a pair. Written out for the width, x0*w0 + x1*w1 + ..., five are left (store, load,
+# load, multiply, add), and the `for` statement itself unpacks the row. The price is a function for
+# each width, so a template writes it.
 _TEMPLATE = """
 def dots(xs, rows):
     return [[{dot} for {w} in rows] for {x} in xs]
@@ -220,7 +222,7 @@ def mix(coefficients: Rows, rows: Rows) -> Matrix:
 def outer_sum(columns: Rows, rows: Rows) -> Matrix:
     """columns (M, N), rows (M, d) -> (N, d): the sum of M outer products, `mix(transpose(columns), rows)`.
 
-    The same bits, and faster where few coefficients are zero: it skips none.
+    For finite rows the same bits, and faster where few coefficients are zero: it skips none.
     """
     width, filled = len(rows[0]), -len(rows) % block_rows(len(rows[0]))
     columns = [*columns, *[[0.0] * len(columns[0])] * filled]       # a block of zeros adds nothing

@@ -1,43 +1,31 @@
 """How far a run is, for the person who waits for it."""
 from __future__ import annotations
 
-import argparse
 import shutil
-import sys
 import time
+from typing import Callable, Optional, TextIO
 
 from console import duration, say
 from train import Config, State, is_due
 
 
 class Progress:
-    """Tells on standard error how far the run is: a live line on a terminal, else a line an evaluation."""
+    """Tells a stream how far the run is: a live line on a terminal, else a line an evaluation."""
 
-    def __init__(self, args: argparse.Namespace, cfg: Config, note: str = ""):
-        self.args, self.cfg, self.note = args, cfg, note
-        self.stream = None if args.quiet else sys.stderr
-        self.live = self.stream is not None and self.stream.isatty()
-        every, self.end = cfg["eval_every"], cfg["steps"]
-        if args.stop_after:
-            self.end = min(self.end, -(-args.stop_after // every) * every)
+    def __init__(self, stream: Optional[TextIO], cfg: Config, end: int, opening: Callable[[int], str]):
+        """`end`: the last step of this start. `opening`: from the steps taken before, the first line."""
+        self.stream, self.cfg, self.end, self.opening = stream, cfg, end, opening
+        self.live = stream is not None and stream.isatty()
         self.first, self.drawn, self.began = -1, 0, time.monotonic()
 
     def __call__(self, state: State) -> None:
         if self.first < 0:              # only now is it certain that the run was not refused
             self.first = state.step - 1
-            say(self.stream, self.note + self.opening())
+            say(self.stream, self.opening(self.first))
         if self.live:
             self.redraw(self.line(state))
         elif is_due(state, self.cfg):
             say(self.stream, self.line(state))
-
-    def opening(self) -> str:
-        args, steps = self.args, self.cfg["steps"]
-        if args.restart:
-            return f"{args.folder}: starts over at step 1 of {steps}"
-        if self.first == 0:
-            return f"{args.folder}: starts at step 1 of {steps}, as there is no last.json"
-        return f"{args.folder}: continues from step {self.first} of {steps} ({args.source or 'last.json'})"
 
     def left(self, step: int) -> str:
         """Counted from this start: the steps before an interruption tell nothing about now."""

@@ -199,6 +199,21 @@ def unknown_note(tok: Tokenizer, text: str) -> str:
             "to fit it: python3 bpe.py CORPUS --vocab-size N --write OUT\n") if unknown else ""
 
 
+def last_step(args: argparse.Namespace, cfg: Config) -> int:
+    """Where this start ends: --stop-after ends it at the next evaluation."""
+    every, steps = int(cfg["eval_every"]), int(cfg["steps"])
+    return min(steps, -(-args.stop_after // every) * every) if args.stop_after else steps
+
+
+def opening(args: argparse.Namespace, cfg: Config, first: int) -> str:
+    """The line that a run begins with, after `first` steps that were taken before."""
+    if args.restart:
+        return f"{args.folder}: starts over at step 1 of {cfg['steps']}"
+    if first == 0:
+        return f"{args.folder}: starts at step 1 of {cfg['steps']}, as there is no last.json"
+    return f"{args.folder}: continues from step {first} of {cfg['steps']} ({args.source or 'last.json'})"
+
+
 def result(cfg: Config, history: Sequence[float], dev_history: Sequence[dict[str, Any]],
            best: dict[str, Any] | None, digest: str) -> str:
     """The line on standard output that a run ends with."""
@@ -228,7 +243,8 @@ def train(args: argparse.Namespace) -> int:
         raise ValueError(machine_fault())
     tok, text = read_inputs(args)
     cfg = config_for(args)
-    progress = Progress(args, cfg, unknown_note(tok, text))
+    progress = Progress(None if args.quiet else sys.stderr, cfg, last_step(args, cfg),
+                        lambda first: unknown_note(tok, text) + opening(args, cfg, first))
     with stop_signals() as received:
         try:
             check_folder(args, cfg, input_signature(tok, text))
@@ -346,8 +362,16 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer", metavar="FILE", help="made by bpe.py (default: the lab's)")
 
 
+def folder_name(text: str) -> str:
+    """A folder's name, which must not be empty: that would be the folder we are in, by accident."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; . is the folder you are in")
+    return text
+
+
 def add_train(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="the run's folder, made if it is not there")
+    parser.add_argument("folder", type=folder_name, metavar="FOLDER",
+                        help="the run's folder, made if it is not there")
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--resume", action="store_true", help="continue; refuse if there is no last.json")
     way.add_argument("--restart", action="store_true", help="start over; the run that is there is lost")

@@ -48,15 +48,19 @@ class TestDisk(unittest.TestCase):
                 self.assertRaisesRegex(CheckpointError, self.IN_USE), lock(self.folder):
             pass
 
-    def test_where_folders_have_no_locks_a_file_is_locked_and_one_that_was_left_does_not_refuse(self) -> None:
-        windows = mock.Mock(LK_NBLCK=2)
-        with mock.patch("disk.fcntl", None), mock.patch("disk.msvcrt", windows, create=True):
-            Path(self.folder, ".lock").write_bytes(b"")        # as a power cut leaves it
-            with lock(self.folder):
-                self.assertEqual(windows.locking.call_args[0][1:], (2, 1))
+    def test_where_folders_have_no_locks_a_file_elsewhere_is_locked_and_one_that_was_left_does_not_refuse(self) -> None:
+        windows, run = mock.Mock(LK_NBLCK=2), os.path.join(self.folder, "run")
+        os.mkdir(run)
+        with mock.patch("disk.fcntl", None), mock.patch("disk.msvcrt", windows, create=True), \
+                mock.patch("tempfile.gettempdir", return_value=self.folder):
+            for folder in (run, os.path.join(run, "..", "run")):
+                with lock(folder):
+                    self.assertEqual(windows.locking.call_args[0][1:], (2, 1))
             windows.locking.side_effect = PermissionError(errno.EACCES, "held")
-            with self.assertRaisesRegex(CheckpointError, self.IN_USE), lock(self.folder):
+            with self.assertRaisesRegex(CheckpointError, self.IN_USE), lock(run):
                 pass
+        self.assertEqual(os.listdir(run), [])
+        self.assertEqual(len(os.listdir(self.folder)), 2)       # the folder, and one file for its two names
 
     def test_a_drive_that_is_not_there_is_an_error_and_no_endless_search(self) -> None:
         with mock.patch("disk.os.path.isdir", return_value=False), \

@@ -1,4 +1,4 @@
-"""What portable.py promises: exp and log to the last bit, and two row operations to the last bit.
+"""What portable.py promises: exp and log to the last bit, and the row operations to the last bit.
 
 The golden values come first. Where they fail, this machine or interpreter is odd, and whatever
 else fails after them (a hash, a checkpoint, the record) fails for that reason.

@@ -26,6 +26,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 from bpe import Tokenizer
 from checkpoint import CheckpointError, load, params_sha256, run, save
+from console import guarded
 from model import Params
 from pictures import loss_curve
 from portable import machine_fault
@@ -222,20 +223,19 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     args = parser.parse_args(argv)
     if args.jobs < 1:
         parser.error("--jobs must be at least 1")
+    return guarded("trace_checkpoints.py", lambda: record(args))
+
+
+def record(args: argparse.Namespace) -> int:
+    """Compute all files; check them, or print the record and write it if told to."""
+    if machine_fault():
+        raise ValueError(machine_fault())
     began = time.perf_counter()
-    try:
-        if machine_fault():
-            raise ValueError(machine_fault())
-        files = compute(args.jobs)
-        problem = check_files(files) if args.check else None
-    except (OSError, ValueError, FloatingPointError, RuntimeError) as error:
-        problem = str(error)
-    except KeyboardInterrupt:
-        return 130
-    if problem:
-        print(f"trace_checkpoints.py: {problem}", file=sys.stderr)
-        return 1
+    files = compute(args.jobs)
     if args.check:
+        problem = check_files(files)
+        if problem:
+            raise ValueError(problem)
         print(f"the record holds on this machine: {', '.join(files)} are what it computes")
         return 0
     print(files[TRACE], end="")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from bpe import END, Tokenizer, distinct_stories, training_stories
+from console import guarded
 from model import Batch, Params, batch_gradient, forward, init_params, token_losses
 from portable import exact_sum, machine_fault
 
@@ -276,14 +277,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="Train on corpus.txt; keep only the final weights.")
     parser.add_argument("--steps", type=int, default=CONFIG["steps"], help="default: %(default)s")
     cfg = {**CONFIG, "steps": parser.parse_args(argv).steps}
-    try:
-        if machine_fault():
-            raise ValueError(machine_fault())
-        text = (HERE / "corpus.txt").read_text(encoding="utf-8")
-        params, history, dev_history = train(Tokenizer.load(HERE / "tokenizer.json"), text, cfg)
-    except (OSError, ValueError, FloatingPointError) as error:
-        print(f"train.py: {error}", file=sys.stderr)
-        return 1
+    return guarded("train.py", lambda: train_and_print(cfg))
+
+
+def train_and_print(cfg: Config) -> int:
+    """The run on the lab's corpus: losses at each evaluation, and the checksum."""
+    if machine_fault():
+        raise ValueError(machine_fault())
+    text = (HERE / "corpus.txt").read_text(encoding="utf-8")
+    params, history, dev_history = train(Tokenizer.load(HERE / "tokenizer.json"), text, cfg)
     for entry in dev_history:
         loss = history[entry["step"] - 1]
         print(f"step {entry['step']:4}  loss {loss:.4f}  dev loss {entry['dev_loss']:.4f}")

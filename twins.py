@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from unittest import mock
 
 import model
+from measure import Step
 from model import Batch, Params
 from train import CONFIG
 
@@ -23,7 +24,6 @@ except ImportError:
     np = None  # type: ignore[assignment]
 
 Gradient = Callable[[Params, Batch], Tuple[float, Params]]
-Step = Callable[[], Any]
 
 
 # ---------------------------------------------------------------------------- naive
@@ -237,6 +237,8 @@ def check_twin(name: str, twin: Tuple[float, Dict[str, Any]], lab: Tuple[float, 
     """ValueError unless loss and gradients agree to 1e-9, a gradient relative to its largest entry."""
     pairs = {"loss": ([[twin[0]]], [[lab[0]]]), **{key: (twin[1][key], lab[1][key]) for key in lab[1]}}
     for key, (theirs, ours) in pairs.items():
+        if [len(row) for row in theirs] != [len(row) for row in ours]:
+            raise ValueError(f"the twin {name!r} is another model: {key} has another shape; correct the twin")
         largest = max(abs(x) for row in ours for x in row)
         differences = [abs(a - b) for row, other in zip(theirs, ours) for a, b in zip(row, other)]
         if not all(difference <= 1e-9 * largest for difference in differences):     # NaN fails too
