@@ -21,13 +21,13 @@ from typing import Any, Callable
 
 from bpe import CORPUS, TOKENIZER, Tokenizer
 from checkpoint import input_signature, kept_states, params_sha256, run
-from checkpoint_file import OTHER_CONFIG, OTHER_INPUTS, Body, differing_inputs, load, read
+from checkpoint_file import OTHER_CONFIG, OTHER_INPUTS, Body, differing_inputs, load
 from console import print_anything, quoted, say, sentence
 from differences import differences, parting
 from portable import machine_fault
 from progress import Progress
 from train import CONFIG, Config, check_config, split_stories
-from verify import CheckpointError, Checks, check_body, check_params
+from verify import CheckpointError, check_body, is_best, read_checkpoint
 
 HELP = {
     "d": "width of the model", "hidden": "width of its MLP", "max_len": "longest sequence, in tokens",
@@ -64,38 +64,6 @@ def read_inputs(args: argparse.Namespace) -> tuple[Tokenizer, str]:
     except ValueError as error:
         raise ValueError(f"corpus {corpus}: {error}") from error
     return Tokenizer.load(args.tokenizer or TOKENIZER), text
-
-
-def is_best(body: Body) -> bool:
-    """Whether a body is a best.json's: weights and their score, not a state to continue from."""
-    return "dev_loss" in body and "adam" not in body
-
-
-def check_alone(body: Body, name: str) -> None:
-    """CheckpointError unless the body is whole, as far as it tells without its corpus and tokenizer."""
-    try:
-        check_config(body["config"])
-    except ValueError as error:
-        raise CheckpointError(f"checkpoint {name}: {error}") from error
-    cfg, step, order, params = body["config"], body.get("step"), body.get("order"), body.get("params")
-    wte = params.get("wte") if isinstance(params, dict) else None
-    vocab_size = max(2, len(wte)) if isinstance(wte, list) else 2
-    if is_best(body):
-        checks = Checks(name)
-        checks.fields(body, "checkpoint", ["step", "dev_loss", "config", "params", "training_inputs"])
-        checks.whole(step, "step", 1, cfg["steps"])
-        checks.number(body["dev_loss"], "dev_loss")
-        return check_params(params, cfg, vocab_size, name)
-    # How many stories there are is not in the file. The most that `order` allows refuses none wrongly.
-    stories = cfg["batch"] * step + len(order) if type(step) is int and isinstance(order, list) else 1
-    return check_body(body, cfg, vocab_size, stories, name, exact=False)
-
-
-def read_checkpoint(path: str) -> Body:
-    """A checkpoint of any config and inputs, known to be whole. FileNotFoundError, CheckpointError."""
-    body = read(path)
-    check_alone(body, path)
-    return body
 
 
 def file_of(path: str) -> str:

@@ -24,7 +24,7 @@ import progress
 import runs
 from test_support import no_children
 from train import CONFIG, encode_all, split_stories
-from verify import CheckpointError
+from verify import CheckpointError, check_alone
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = HERE / "runs.py"
@@ -1026,9 +1026,9 @@ class Showing(Lab):
             checkpoint.train_step(state, sequences, TINY)
             if checkpoint.is_due(state, TINY):
                 checkpoint.evaluate(state, sequences)
-            runs.check_alone(checkpoint.state_to_body(state, TINY, {}), "file")
+            check_alone(checkpoint.state_to_body(state, TINY, {}), "file")
         with self.assertRaises(CheckpointError):
-            runs.check_alone({**checkpoint.state_to_body(state, TINY, {}), "order": [0, 0]}, "file")
+            check_alone({**checkpoint.state_to_body(state, TINY, {}), "order": [0, 0]}, "file")
 
 
 # ---------------------------------------------------------------------------- compare

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, Sequence, Tuple
 
-from checkpoint_file import Body
+from checkpoint_file import Body, read
 from checkpoint_file import CheckpointError as CheckpointError
 from model import param_shapes
-from train import Config, DevHistory
+from train import Config, DevHistory, check_config
 
 Shapes = Dict[str, Tuple[int, int]]
 
@@ -131,3 +131,35 @@ def check_body(body: Body, cfg: Config, vocab_size: int, stories: int, name: str
     checks.floats(body["history"], "history", step)
     checks.dev_history(body["dev_history"], step, cfg)
     checks.best(body["best"], body["dev_history"], shapes)
+
+
+def is_best(body: Body) -> bool:
+    """Whether a body is a best.json's: weights and their score, not a state to continue from."""
+    return "dev_loss" in body and "adam" not in body
+
+
+def check_alone(body: Body, name: str) -> None:
+    """CheckpointError unless the body is whole, as far as it tells without its corpus and tokenizer."""
+    try:
+        check_config(body["config"])
+    except ValueError as error:
+        raise CheckpointError(f"checkpoint {name}: {error}") from error
+    cfg, step, order, params = body["config"], body.get("step"), body.get("order"), body.get("params")
+    wte = params.get("wte") if isinstance(params, dict) else None
+    vocab_size = max(2, len(wte)) if isinstance(wte, list) else 2
+    if is_best(body):
+        checks = Checks(name)
+        checks.fields(body, "checkpoint", ["step", "dev_loss", "config", "params", "training_inputs"])
+        checks.whole(step, "step", 1, cfg["steps"])
+        checks.number(body["dev_loss"], "dev_loss")
+        return check_params(params, cfg, vocab_size, name)
+    # How many stories there are is not in the file. The most that `order` allows refuses none wrongly.
+    stories = cfg["batch"] * step + len(order) if type(step) is int and isinstance(order, list) else 1
+    return check_body(body, cfg, vocab_size, stories, name, exact=False)
+
+
+def read_checkpoint(path: str) -> Body:
+    """A checkpoint of any config and inputs, known to be whole. FileNotFoundError, CheckpointError."""
+    body = read(path)
+    check_alone(body, path)
+    return body
