@@ -290,6 +290,11 @@ def outcome(folder):
     return body, os.listdir(folder)
 
 
+def described(state):
+    """What the files of a crash state look like, in a few words."""
+    return {name: f"{len(data)} bytes" + ", zeros at the end" * data.endswith(b"\0") for name, data in state.items()}
+
+
 def try_crashes(folder, before, operations):
     """(states tried, the bad ones): neither old nor new, or old when all was done, or a temporary left."""
     old, tried, bad = OLD if before else None, 0, []
@@ -299,7 +304,7 @@ def try_crashes(folder, before, operations):
         body, names = outcome(folder)
         good = [NEW] if done == len(operations) else [old, NEW]
         if body not in good or names != ["last.json"] * (body is not None):
-            bad.append((done, body, names))
+            bad.append((done, body, described(state)))
     return tried, bad
 
 
@@ -382,7 +387,7 @@ class CrashStates(InAFolder):
 
     def test_every_crash_state_of_a_save_loads_as_the_old_checkpoint_or_the_new_one(self):
         tried, bad = save_crashes()
-        self.assertEqual(bad, [])
+        self.assertEqual(bad[:3], [], f"the first of {len(bad)}: operations done, what load makes of it, the files")
         self.assertGreaterEqual(tried, 800)
 
     def test_the_same_checker_reports_every_broken_twin(self):
@@ -401,11 +406,13 @@ class CrashStates(InAFolder):
         states, different = commit_crashes()
         self.assertGreater(states, 50)
         for state, all_done in different:
-            with self.subTest({name: len(data) for name, data in state.items()}):
-                put(self.folder, state)
+            put(self.folder, state)
+            try:
                 run(self.folder, resume=True, progress=lambda one, done=all_done: self.assertGreater(
                     one.step, 10 if done else 5))
-                self.assert_whole()
+            except checkpoint.CheckpointError as error:     # at the first: without an fsync there are thousands
+                self.fail(f"a crash leaves {described(state)}, from which no run goes on: {error}")
+            self.assert_whole()
 
     def test_best_json_is_durable_before_last_json_speaks_of_it(self):
         _, operations = trace_of_a_commit()
