@@ -226,6 +226,7 @@ def make_all(folder: Path, write: bool) -> int:
             print(f"{name} is not what pictures.py makes\nrepair: python3 pictures.py --write",
                   file=sys.stderr)
             return 1
+    print(f"{'wrote' if write else 'as they would be written:'} {', '.join(PICTURES)}")
     return 0
 
 

@@ -26,7 +26,7 @@ from console import print_anything, quoted, say, sentence
 from differences import differences, parting
 from portable import machine_fault
 from progress import Progress
-from train import CONFIG, Config, check_config, split_stories
+from train import CONFIG, Config, check_config, encode_all, split_stories
 from verify import CheckpointError, check_body, is_best, read_checkpoint
 
 HELP = {
@@ -77,16 +77,19 @@ def in_folder(args: argparse.Namespace, name: str) -> str:
     return os.path.join(args.folder, name)
 
 
+def kept_in(folder: str) -> list[str]:
+    """The files named as kept states, oldest first; [] where there is no folder."""
+    return [path for _, path in kept_states(folder)] if os.path.isdir(folder) else []
+
+
 def config_for(args: argparse.Namespace) -> Config:
     """The flags that were given over the config of the run to be continued, else over CONFIG.
 
-    Where the state to continue from is damaged, the other files of the run still tell its config.
+    Where the state to continue from is damaged or lost, the other files of the run still tell its config.
     """
-    source = args.source or in_folder(args, "last.json")
-    candidates = []
-    if not args.restart and (args.source or os.path.lexists(source)):
-        kept = kept_states(args.folder) if os.path.isdir(args.folder) else []
-        candidates = [source, *(path for _, path in reversed(kept)), in_folder(args, "best.json")]
+    source, candidates = args.source or in_folder(args, "last.json"), []
+    if not args.restart:
+        candidates = [source, *reversed(kept_in(args.folder)), in_folder(args, "best.json")]
     for path in candidates:
         with contextlib.suppress(OSError, ValueError):
             return {**read_checkpoint(path)["config"], **args.config}
@@ -103,7 +106,7 @@ def check_lone_best(args: argparse.Namespace, best: str, cfg: Config, inputs: di
     # Killed between its first best.json and its first last.json, a run leaves this behind.
     if args.source or step == min(cfg["eval_every"], cfg["steps"]):
         return
-    kept = [path for _, path in kept_states(args.folder)]
+    kept = kept_in(args.folder)
     way = f"continue from a kept state with --from {kept[-1]}, or " if kept else ""
     raise CheckpointError(f"{best} is of this run at step {step}, but its last.json is gone; "
                           f"{way}start over with --restart")
@@ -112,6 +115,9 @@ def check_lone_best(args: argparse.Namespace, best: str, cfg: Config, inputs: di
 def check_folder(args: argparse.Namespace, cfg: Config, inputs: dict[str, Any]) -> None:
     """CheckpointError where a start would write over what another run left."""
     last, best = in_folder(args, "last.json"), in_folder(args, "best.json")
+    if args.resume and not os.path.lexists(last) and kept_in(args.folder):
+        raise CheckpointError(f"no checkpoint {last}; continue from a kept state with "
+                              f"--from {kept_in(args.folder)[-1]}")
     if args.source and not os.path.lexists(args.source):
         load(args.source, cfg)          # its FileNotFoundError, before a folder is made
     if args.source and os.path.lexists(last):
@@ -167,6 +173,15 @@ def unknown_note(tok: Tokenizer, text: str) -> str:
             "to fit it: python3 bpe.py CORPUS --vocab-size N --write OUT\n") if unknown else ""
 
 
+def cut_note(tok: Tokenizer, text: str, max_len: int) -> str:
+    """"" or a note: what is behind `max_len` tokens of a story is never seen."""
+    lengths = [len(ids) for part in split_stories(text)[:2] for ids in encode_all(tok, part, sys.maxsize)]
+    cut = [length for length in lengths if length > max_len]
+    return (f"note: {len(cut)} of {len(lengths)} stories are longer than {max_len} tokens, the longest "
+            f"{max(cut)}, and are cut; a larger --vocab-size makes them shorter, --max-len N lets more in\n"
+            ) if cut else ""
+
+
 def last_step(args: argparse.Namespace, cfg: Config) -> int:
     """Where this start ends: --stop-after ends it at the next evaluation."""
     every, steps = int(cfg["eval_every"]), int(cfg["steps"])
@@ -212,7 +227,8 @@ def train(args: argparse.Namespace) -> int:
     tok, text = read_inputs(args)
     cfg = config_for(args)
     progress = Progress(None if args.quiet else sys.stderr, cfg, last_step(args, cfg),
-                        lambda first: unknown_note(tok, text) + opening(args, cfg, first))
+                        lambda first: unknown_note(tok, text) + cut_note(tok, text, cfg["max_len"])
+                        + opening(args, cfg, first))
     with stop_signals() as received:
         try:
             check_folder(args, cfg, input_signature(tok, text))

@@ -439,6 +439,21 @@ class TestTheBest(Folder):
                     run(TOK, TEXT, TINY, folder, resume=True)
                     self.assertEqual(self.files(folder), self.files(self.sub("whole")))
 
+    def test_a_run_started_over_and_stopped_before_its_first_best_has_no_best_of_the_run_before(self) -> None:
+        other, stop = {**TINY, "learning_rate": 0.02}, iter([False, True]).__next__
+        run(TOK, TEXT, TINY, self.folder)
+        run(TOK, TEXT, other, self.folder, should_stop=stop)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["last.json"])
+        run(TOK, TEXT, other, self.folder, resume=True)
+        run(TOK, TEXT, other, self.sub("whole"))
+        for name in ("best.json", "last.json"):
+            self.assertEqual(Path(self.sub(name)).read_bytes(), Path(self.sub("whole"), name).read_bytes())
+
+    def test_a_best_json_that_is_no_checkpoint_is_not_removed(self) -> None:
+        Path(self.sub("best.json")).write_bytes(b"somebody's own")
+        run(TOK, TEXT, TINY, self.folder, should_stop=iter([False, True]).__next__)
+        self.assertEqual(Path(self.sub("best.json")).read_bytes(), b"somebody's own")
+
     def test_a_high_learning_rate_makes_the_loss_rise_and_the_best_is_the_lowest(self) -> None:
         cfg = {**TINY, "learning_rate": 0.8, "steps": 15}
         _, _, dev_history, best = run(TOK, TEXT, cfg, self.sub("whole"), stop_after=12)
@@ -466,7 +481,8 @@ class TestTheBest(Folder):
                 before = self.files(folder)
                 with self.assertRaises(FloatingPointError) as caught:
                     run(TOK, TEXT, TINY, folder, resume=True)
-                self.assertEqual(str(caught.exception), f"step 9: the development loss is not finite ({bad})")
+                self.assertEqual(str(caught.exception), f"step 9: the development loss is not finite ({bad}); "
+                                 "a lower learning rate usually helps")
                 self.assertEqual(self.files(folder), before)
 
     def test_a_gradient_that_is_not_finite_stops_the_run_and_overwrites_nothing(self) -> None:

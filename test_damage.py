@@ -268,7 +268,7 @@ class EveryField(crash.InAFolder):
              "checkpoint NAME: field 'adam.v.wte[0]' is not a list of 2 finite floats from 0.0 up"),
             ({"history": [1, *history[1:]]},
              "checkpoint NAME: field 'history' is not a list of 8 finite floats"),
-            ({"step": 9}, "checkpoint NAME: field 'adam.t' is not a whole number from 9 to 9"),
+            ({"step": 9}, "checkpoint NAME: field 'adam.t' is not the whole number 9"),
             ({"history": [*history, 1.5]},
              "checkpoint NAME: field 'history' is not a list of 8 finite floats"),
             ({"order": [order[0], *order[:-1]]},
@@ -523,7 +523,8 @@ class StateReportedElsewhere(crash.InAFolder):
                 with scores, self.assertRaises(FloatingPointError) as caught:
                     run(self.folder, resume=True)
                 self.assertEqual(str(caught.exception),
-                                 f"step 10: the development loss is not finite ({value})")
+                                 f"step 10: the development loss is not finite ({value}); "
+                                 "a lower learning rate usually helps")
                 self.assert_files(stopped(8))
 
     def test_a_gradient_that_is_not_finite_stops_the_run_before_a_weight_is_changed(self):

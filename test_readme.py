@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List
 
 import checkpoint_file
+from bpe import training_stories
 from checkpoint_file import load
 from test_support import no_children
 from train import CONFIG
@@ -261,6 +262,8 @@ BLOCKS: Dict[str, Callable[[], str]] = {
     "talk": talk_transcript, "costs": cost_tables,
     "save in steps": save_in_steps, "share of saving": share_of_saving,
     "share with NumPy": share_with_numpy, "bytes a number": bytes_a_number,
+    "training stories": lambda: str(len(training_stories((HERE / "corpus.txt").read_text(encoding="utf-8")))),
+    "batch": lambda: str(CONFIG["batch"]), "longest": lambda: str(CONFIG["max_len"]),
     "crash step": lambda: str(trace()["interrupted_at_step"] - 1),
     "saved every": lambda: str(CONFIG["eval_every"]),
     "interrupted at": lambda: str(trace()["interrupted_at_step"]),
@@ -466,7 +469,7 @@ class TestExercises(unittest.TestCase):
 
     def test_1_adams_count_saved_as_zero_is_refused_by_name(self) -> None:
         said = probe("checkpoint", '"t": state.adam.t}', '"t": 0}', "print(resumed('run', cfg))")
-        self.assertEqual(said, "checkpoint run/last.json: field 'adam.t' is not a whole number from 9 to 9")
+        self.assertEqual(said, "checkpoint run/last.json: field 'adam.t' is not the whole number 9")
 
     def test_2_best_weights_that_are_no_copy_reach_best_json_with_the_next_resume(self) -> None:
         said = probe("train", '"params": copy_params(state.params)}', '"params": state.params}', """

@@ -254,6 +254,12 @@ class Starting(Lab):
         self.train(*FLAGS)
         self.assert_whole()
 
+    def test_stories_that_are_too_long_are_noticed(self):
+        self.assertNotIn("note:", self.train(*FLAGS)[2])
+        self.write("stories.txt", STORIES + "Mia has a red cup. " * 9 + "\n")
+        err = self.train(*FLAGS, "--restart")[2]
+        self.assertRegex(err, r"^note: 1 of \d+ stories are longer than 16 tokens, the longest \d+, and are cut; ")
+
     def test_a_tokenizer_that_lacks_characters_of_the_corpus_is_noticed(self):
         self.write("stories.txt", STORIES.replace("Mia", "Zoë"))
         err = self.train(*FLAGS)[2]
@@ -296,7 +302,10 @@ class Starting(Lab):
         os.remove(os.path.join(self.folder, "last.json"))
         best, kept = (os.path.join(self.folder, name) for name in ("best.json", "step-000012.json"))
         gone = f"{best} is of this run at step 12, but its last.json is gone; "
-        self.refused(f"{gone}continue from a kept state with --from {kept}, or start over with --restart", *FLAGS)
+        for flags in (FLAGS, []):       # without them, the kept state tells the config
+            self.refused(f"{gone}continue from a kept state with --from {kept}, or start over with --restart", *flags)
+        self.refused(f"no checkpoint {os.path.join(self.folder, 'last.json')}; "
+                     f"continue from a kept state with --from {kept}", "--resume")
         self.assertEqual(self.train("--from", kept)[0], 0)
         self.assertEqual(self.files(), {**self.whole, "step-000012.json": self.whole["last.json"]})
         os.remove(os.path.join(self.folder, "last.json"))

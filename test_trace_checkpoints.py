@@ -54,6 +54,13 @@ class TestTheRecord(unittest.TestCase):
         with mock.patch("trace_checkpoints.ProcessPoolExecutor", side_effect=NotImplementedError):
             self.assertEqual(compute(2, TINY, 3), self.files)
 
+    def test_in_one_process_an_error_waits_for_its_result_and_ctrl_c_for_nothing(self) -> None:
+        pool = trace_checkpoints.OneProcess()
+        with self.assertRaises(ZeroDivisionError):
+            pool.submit(divmod, 1, 0).result()
+        with self.assertRaises(KeyboardInterrupt):
+            pool.submit(mock.Mock(side_effect=KeyboardInterrupt))
+
     def test_the_checksum_is_that_of_the_plain_loop(self) -> None:
         params = train(*trace_checkpoints.read_inputs(), TINY)[0]
         self.assertEqual(checksum(params), self.record["uninterrupted"]["final"]["checksum"])

@@ -51,7 +51,7 @@ class OneProcess(Executor):
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except BaseException as error:
+        except Exception as error:      # not Ctrl-C, which must end the other jobs too
             future.set_exception(error)
         return future
 
@@ -230,6 +230,8 @@ def record(args: argparse.Namespace) -> int:
     """Compute all files; check them, or print the record and write it if told to."""
     if machine_fault():
         raise ValueError(machine_fault())
+    if sys.stderr.isatty():
+        print(f"training five times, {args.jobs} at once: a minute or more", file=sys.stderr)
     began = time.perf_counter()
     files = compute(args.jobs)
     if args.check:

@@ -214,7 +214,8 @@ def evaluate(state: State, dev: Batch) -> bool:
     """
     dev_loss = round(mean_loss(state.params, dev), 4)
     if not math.isfinite(dev_loss):
-        raise FloatingPointError(f"step {state.step}: the development loss is not finite ({dev_loss})")
+        raise FloatingPointError(f"step {state.step}: the development loss is not finite ({dev_loss}); "
+                                 "a lower learning rate usually helps")
     state.dev_history.append({"step": state.step, "dev_loss": dev_loss})
     if state.best is not None and not dev_loss < state.best["dev_loss"]:
         return False

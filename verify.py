@@ -37,7 +37,7 @@ class Checks:
 
     def whole(self, value: Any, field: str, low: int, high: int) -> None:
         self.that(type(value) is int and low <= value <= high, field,
-                  f"a whole number from {low} to {high}")
+                  f"the whole number {low}" if low == high else f"a whole number from {low} to {high}")
 
     def number(self, value: Any, field: str) -> None:
         self.that(type(value) is float and math.isfinite(value), field, "a finite float")
