@@ -453,7 +453,8 @@ class TestEvaluate(unittest.TestCase):
             with self.subTest(loss=loss), self.assertRaises(FloatingPointError) as caught:
                 self.scores(loss)
             self.assertEqual(str(caught.exception),
-                             f"step {self.state.step}: the development loss is not finite ({shown})")
+                             f"step {self.state.step}: the development loss is not finite ({shown}); "
+                             "a lower learning rate usually helps")
             self.assertEqual(json.dumps([self.state.best, self.state.dev_history]), before)
 
     def test_a_first_loss_that_is_not_finite_is_no_best_either(self):
