@@ -50,11 +50,22 @@ HERE = Path(__file__).resolve().parent
 
 # ---------------------------------------------------------------------------- section 1: steps
 
-def lab_inputs() -> Tuple[train.State, List[Batch]]:
-    """(the state before step 1, the batches of the first steps)."""
+def lab_stories() -> Tuple[train.State, List[List[int]]]:
+    """(the state before step 1, the training stories)."""
     tok, text = record.read_inputs()
     stories = train.encode_all(tok, train.split_stories(text)[0], CONFIG["max_len"])
-    state, other = train.new_state(len(tok.vocab), CONFIG), train.new_state(len(tok.vocab), CONFIG)
+    return train.new_state(len(tok.vocab), CONFIG), stories
+
+
+def lab_stepper() -> Step:
+    """A training step as it is taken: the next batch, loss and gradient, Adam, and the checks of both."""
+    state, stories = lab_stories()
+    return lambda: train.train_step(state, stories, CONFIG)
+
+
+def lab_inputs() -> Tuple[train.State, List[Batch]]:
+    """(the state before step 1, the batches of the first steps)."""
+    (state, stories), (other, _) = lab_stories(), lab_stories()
     taken = [train.next_batch(other, len(stories), CONFIG["batch"]) for _ in range(30)]
     return state, [[stories[i] for i in indices] for indices in taken]
 
@@ -63,7 +74,7 @@ SCALAR = "scalar autograd (one story, scaled by tokens to the batch)"
 
 
 def stepper(gradient: Gradient) -> Step:
-    """One training step, loss and gradient and Adam, on the next batch."""
+    """A twin's training step: loss and gradient, and Adam, on the batch that the lab has too."""
     state, batches = lab_inputs()
     upcoming = itertools.cycle(batches)
     return lambda: state.adam.step(state.params, gradient(state.params, next(upcoming))[1])
@@ -86,7 +97,7 @@ def value_stepper() -> Step:
 
 SERVE = """import bench, platform, signal, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-step, (state, batches) = bench.stepper(bench.model.batch_gradient), bench.lab_inputs()
+step, (state, batches) = bench.lab_stepper(), bench.lab_inputs()
 print(platform.python_version(), bench.model.batch_gradient(state.params, batches[0])[0].hex(), flush=True)
 for _ in range(60):
     step()
@@ -122,7 +133,7 @@ def checked_twins() -> Tuple[Dict[str, Step], float]:
     check_twin("naive", naive_gradient(params, batch), lab)
     check_twin("scalar autograd", value_gradient(params, batch[0])[:2],
                model.batch_gradient(params, batch[:1]))
-    twins = {"lab": stepper(model.batch_gradient), "naive": stepper(naive_gradient),
+    twins = {"lab": lab_stepper(), "naive": stepper(naive_gradient),
              SCALAR: value_stepper()}
     if numpy_version():
         w = np_params(params)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import math
@@ -412,6 +413,25 @@ class TestTrainStep(unittest.TestCase):
         copy = copy_params(params)
         params["a"][0][1] = 5.0
         self.assertEqual(copy, {"a": [[1.0, 2.0]]})
+
+
+class TestGarbageCollection(unittest.TestCase):
+    def test_it_is_off_within_and_afterwards_as_it_was_also_after_an_error(self):
+        was_on = gc.isenabled()
+        self.addCleanup(gc.enable if was_on else gc.disable)
+        for before in (True, False):
+            (gc.enable if before else gc.disable)()
+            with self.subTest(before=before), self.assertRaises(ZeroDivisionError), train.no_garbage_collection():
+                self.assertFalse(gc.isenabled())
+                raise ZeroDivisionError
+            self.assertEqual(gc.isenabled(), before)
+
+    def test_a_step_computes_its_gradient_without_it(self):
+        seen = []
+        state = train.new_state(8, {**CONFIG, "d": 4, "hidden": 4, "max_len": 8, "batch": 1})
+        with mock.patch.object(train, "batch_gradient", lambda *_: seen.append(gc.isenabled()) or (1.0, train.zeros_like(state.params))):
+            train.train_step(state, [[2, 3]], {**CONFIG, "batch": 1})
+        self.assertEqual(seen, [False])
 
 
 class TestEvaluate(unittest.TestCase):
