@@ -27,6 +27,7 @@ from typing import Any, Callable, Dict, List
 import checkpoint_file
 from bpe import training_stories
 from checkpoint_file import load
+from pictures import FIELDS
 from test_support import no_children
 from train import CONFIG
 
@@ -139,7 +140,6 @@ def refusal_table() -> str:
 
 def field_table() -> str:
     """Every field of last.json: what it is, and what it feeds."""
-    from pictures import FIELDS
     return table(["field", "what it is", "what of the next step it feeds"],
                  [[f"`{field}`".replace(", ", "`, `"), what, feeds] for field, what, feeds in FIELDS])
 
@@ -213,6 +213,16 @@ def cost_tables() -> str:
     return "\n\n".join(parts)
 
 
+def elsewhere_table() -> str:
+    """The pieces of an exact resume under the names of other tools."""
+    return table(ELSEWHERE[0], ELSEWHERE[1:])
+
+
+def test_count() -> str:
+    """How many tests `python3 -m unittest` runs."""
+    return str(unittest.TestLoader().discover(str(HERE), top_level_dir=str(HERE)).countTestCases())
+
+
 def in_steps() -> List[Dict[str, Any]]:
     """How many training steps a save costs, a row a size."""
     return recorded("benchmark.json")["checkpoints"]["a save in training steps"]
@@ -253,6 +263,28 @@ def talk_transcript() -> str:
     return fenced("$ python3 talk.py --greedy\n" + transcript(["--greedy"], TALK))
 
 
+ELSEWHERE = [        # where each keeps the piece, as its documentation or source says (README links to them)
+    ["piece", "here", "PyTorch", "Lightning",
+     "Hugging Face Trainer", "Keras `BackupAndRestore`", "Orbax"],
+    ["weights", "`params`", "`model.state_dict()`", "`state_dict`",
+     "`model.safetensors`", "`latest.weights.h5`", "the tree you save"],
+    ["optimizer", "`adam`", "`optimizer.state_dict()`", "`optimizer_states`",
+     "`optimizer.pt`", "in the same file", "in the same tree"],
+    ["step", "`step`", "left to you", "`global_step`, `loops`",
+     "`trainer_state.json`", "`epoch`, in `training_metadata.json`", "the folder's name"],
+    ["generator's state", "`rng_state`", "`torch.get_rng_state()`, left to you", "left to you",
+     "`rng_state.pth`", "left out", "if you put the key into the tree"],
+    ["place in the epoch", "`order`", "left to you", "`loops`, with a loader that has a state",
+     "skips the batches again", "left out: its `batch` is written and never read", "a data iterator, if given"],
+    ["best score so far", "`best`", "left to you", "`callbacks`",
+     "`best_metric`", "left out", "metrics of each step"],
+    ["atomic write", "rename, both syncs", "left to you", "rename",
+     "no", "no; a copy of the last one stays", "rename or a commit file"],
+    ["digest checked at load", "yes", "no", "no",
+     "no", "no", "of its chunks"],
+    ["config, data, code compared", "yes, by name", "left to you", "no",
+     "no", "no", "shapes"],
+]
 CARRIED = ["checkpoint_file.py", "disk.py", "strict_json.py"]      # all that a loop of one's own needs
 TALK = ["Mia had a red kite.", "Ben found a white drum. Zoe saw a green lamp. He lost it at the lake."]
 BLOCKS: Dict[str, Callable[[], str]] = {
@@ -264,6 +296,7 @@ BLOCKS: Dict[str, Callable[[], str]] = {
     "share with NumPy": share_with_numpy, "bytes a number": bytes_a_number,
     "training stories": lambda: str(len(training_stories((HERE / "corpus.txt").read_text(encoding="utf-8")))),
     "batch": lambda: str(CONFIG["batch"]), "longest": lambda: str(CONFIG["max_len"]),
+    "elsewhere": elsewhere_table, "tests": test_count,
     "crash step": lambda: str(trace()["interrupted_at_step"] - 1),
     "saved every": lambda: str(CONFIG["eval_every"]),
     "interrupted at": lambda: str(trace()["interrupted_at_step"]),
@@ -357,6 +390,11 @@ class TestReadme(unittest.TestCase):
         allowed = {"256", "3.10", "2015", "2017", "2019", "754"}
         found = [word for word in re.findall(r"(?<!\w)\d[\d.,]*", prose(self.text)) if word.strip(".,") not in allowed]
         self.assertEqual(found, [], "numbers belong between markers")
+
+    def test_what_is_compared_with_other_tools_is_what_a_state_holds(self) -> None:
+        fields = {name for row in ELSEWHERE[1:] for name in re.findall(r"`(\w+)`", row[1])}
+        self.assertLessEqual(fields, {field for row in FIELDS for field in re.findall(r"\w+", row[0])})
+        self.assertEqual({len(row) for row in ELSEWHERE}, {7})
 
     def test_links_inside_the_repository_resolve(self) -> None:
         headings = {re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-")
