@@ -396,6 +396,13 @@ class TestReadme(unittest.TestCase):
         self.assertLessEqual(fields, {field for row in FIELDS for field in re.findall(r"\w+", row[0])})
         self.assertEqual({len(row) for row in ELSEWHERE}, {7})
 
+    def test_every_test_that_is_named_exists(self) -> None:
+        sources = "".join(path.read_text(encoding="utf-8") for path in HERE.glob("test_*.py"))
+        for name in re.findall(r"`(test_\w+)`", self.text):
+            self.assertIn(f"def {name}(", sources)
+        for module, case in re.findall(r"unittest (test_\w+)\.?(\w*)", self.text):
+            self.assertIn(f"class {case}(" if case else "", (HERE / f"{module}.py").read_text(encoding="utf-8"))
+
     def test_links_inside_the_repository_resolve(self) -> None:
         headings = {re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-")
                     for line in self.text.splitlines() if line.startswith("#")}
