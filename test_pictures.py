@@ -40,7 +40,8 @@ class TestPictures(unittest.TestCase):
         self.assertNotEqual(drawn["a"], drawn["c"])
 
     def test_the_committed_pictures_hold(self) -> None:
-        self.assertEqual(main(["--check"]), 0)
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(main(["--check"]), 0)
         trace = json.loads((HERE / "checkpoint-trace.json").read_text(encoding="utf-8"))
         ends = [trace["uninterrupted"]["dev_loss"][-1]["dev_loss"],
                 *(row["final_dev_loss"] for row in trace["resume_runs"].values())]
@@ -54,8 +55,11 @@ class TestPictures(unittest.TestCase):
                 self.assertEqual(main(["--check"], folder), 1)
             self.assertEqual(err.getvalue(), "saving.svg is not what pictures.py makes\n"
                                              "repair: python3 pictures.py --write\n")
-            self.assertEqual(main(["--write"], folder), 0)
-            self.assertEqual(main(["--check"], folder), 0)
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                self.assertEqual(main(["--write"], folder), 0)
+                self.assertEqual(main(["--check"], folder), 0)
+            self.assertEqual(out.getvalue(), "wrote saving.svg, last-json.svg\n"
+                                             "as they would be written: saving.svg, last-json.svg\n")
             Path(folder, "last-json.svg").write_text("<svg/>", encoding="utf-8")
             with contextlib.redirect_stderr(err):
                 self.assertEqual(main(["--check"], folder), 1)
