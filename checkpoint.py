@@ -157,19 +157,11 @@ class Run:
     def save_best(self, state: State) -> None:
         """Make best.json say what the state says; a file that already does is left alone."""
         if state.best is None:
-            self.drop_best(state)
             return
         data = serialise({**state.best, "config": self.cfg, "training_inputs": self.inputs})
         path = Path(self.path("best.json"))
         if not (path.is_file() and path.read_bytes() == data):
             write_atomically(path, data)
-
-    def drop_best(self, state: State) -> None:
-        """Remove a best.json from a run that has no best yet: it is of the run before, started over."""
-        if state.step:
-            with contextlib.suppress(CheckpointError, OSError):
-                read(self.path("best.json"))        # what is no checkpoint is nobody's to remove
-                os.unlink(self.path("best.json"))
 
     def serialised(self, state: State) -> bytes:
         """The bytes of last.json, and of a kept copy, for this state."""
@@ -233,7 +225,6 @@ def _train_on(state: State, this: Run, stop_after: Optional[int],
             this.save_last(state)
         stopping = should_stop is not None and should_stop()
         if stopping and not is_due(state, cfg):
-            this.save_best(state)
             this.save_last(state)
         if progress is not None:
             progress(state)
