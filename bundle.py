@@ -5,8 +5,8 @@
     PREFIX.json       vocab_size, context_len, emb_dim, num_heads, ff_dim, num_layers; config; digests
 
 `PREFIX.json` is written last and holds the digests of the other two. So an export that was cut
-short, or files of two exports, are refused; and it is a checkpoint of its own, which `checkpoint.read`
-reads.
+short, or files of two exports, are refused; and it is a checkpoint of its own, which
+`checkpoint_file.read` reads.
 
 Not handled: signatures. Whoever can write the three files can make three that belong together.
 
@@ -90,7 +90,7 @@ def peek(path: FilePath) -> Body:
 
 
 def read_checkpoint(path: FilePath) -> Body:
-    """`checkpoint.read`; every refusal names the file."""
+    """`checkpoint_file.read`; every refusal names the file."""
     name = os.fspath(path)
     try:
         return read(path)

@@ -115,9 +115,9 @@ def check_lone_best(args: argparse.Namespace, best: str, cfg: Config, inputs: di
 def check_folder(args: argparse.Namespace, cfg: Config, inputs: dict[str, Any]) -> None:
     """CheckpointError where a start would write over what another run left."""
     last, best = in_folder(args, "last.json"), in_folder(args, "best.json")
-    if args.resume and not os.path.lexists(last) and kept_in(args.folder):
-        raise CheckpointError(f"no checkpoint {last}; continue from a kept state with "
-                              f"--from {kept_in(args.folder)[-1]}")
+    kept = kept_in(args.folder)
+    if args.resume and not os.path.lexists(last) and kept:
+        raise CheckpointError(f"no checkpoint {last}; continue from a kept state with --from {kept[-1]}")
     if args.source and not os.path.lexists(args.source):
         load(args.source, cfg)          # its FileNotFoundError, before a folder is made
     if args.source and os.path.lexists(last):

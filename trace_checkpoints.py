@@ -231,7 +231,7 @@ def record(args: argparse.Namespace) -> int:
     if machine_fault():
         raise ValueError(machine_fault())
     if sys.stderr.isatty():
-        print(f"training five times, {args.jobs} at once: a minute or more", file=sys.stderr)
+        print("training five times: a minute or more", file=sys.stderr)
     began = time.perf_counter()
     files = compute(args.jobs)
     if args.check:
